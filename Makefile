@@ -1,0 +1,52 @@
+# A fresh machine needs Python 3.12 or newer, pip and make; everything else lands in .venv.
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-full lint types fix wheels bench clean
+
+PLUGINS := strands eval
+EDITABLE := -e . $(PLUGINS:%=-e plugins/%) -e examples/plugin_call_log
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
+	@for python in python3.12 python3.13 python3.14 python3 python; do \
+	  if $$python -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then \
+	    test -x $(BIN)/python || $$python -m venv .venv; found=1; break; fi; done; \
+	  test -n "$$found" || { echo "no Python 3.12 or newer found; install one"; exit 2; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --group dev $(EDITABLE)
+	@touch $@
+
+demo: $(STAMP) ## roll out real Strands agents on 200 word problems, with the embedded policy
+	$(BIN)/osmosis eval run examples/strands_math/workflow.py \
+	  --dataset examples/strands_math/rows.jsonl --policy demo --concurrency 8 --by kind --show 2
+
+test: $(STAMP) ## all tests but the slow ones
+	$(BIN)/pytest -q -n 2
+
+test-full: $(STAMP) ## the slow tests: wheels in a clean environment, peers, long runs
+	$(BIN)/pytest -q -m slow
+
+lint: $(STAMP) ## formatting and lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP) ## strict types
+	$(BIN)/basedpyright
+
+fix: $(STAMP) ## format and mend what lint can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+wheels: $(STAMP) ## build every distribution into dist/
+	rm -rf dist
+	$(BIN)/uv build --quiet --wheel --out-dir dist .
+	for plugin in $(PLUGINS); do $(BIN)/uv build --quiet --wheel --out-dir dist plugins/$$plugin || exit 1; done
+
+bench: $(STAMP) ## benchmarks, side by side with the peer when it can be installed
+	$(BIN)/python benchmarks/kernel.py
+
+clean: ## remove everything that was installed or built
+	rm -rf .venv .venv-peer dist .osmosis
