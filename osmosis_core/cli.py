@@ -1,0 +1,152 @@
+"""`osmosis`, `osmosis plugins` and `osmosis validate`; every other command comes from a plugin."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from osmosis_core.errors import OsmosisError
+from osmosis_core.plugins import get_plugins
+
+_PLATFORM = {
+    "login": "login",
+    "logout": "login",
+    "train": "train submit",
+    "deploy": "deployments",
+}
+
+
+class RootGroup(click.Group):
+    """The root command: plugins add to it before it is first asked for a command."""
+
+    _complete = False
+
+    def _load(self) -> None:
+        if not self._complete:
+            self._complete = True
+            get_plugins().add_commands(self)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, those of plugins included."""
+        self._load()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command, or a usage error that says where it went or what is near."""
+        self._load()
+        command = super().get_command(ctx, cmd_name)
+        if command is None:
+            raise click.UsageError(self._unknown(cmd_name))
+        return command
+
+    def _unknown(self, name: str) -> str:
+        if name in _PLATFORM:
+            return (
+                f"`osmosis {name}` belongs to the hosted platform and is not here; `osmosis "
+                "validate TARGET` runs what a submit would check"
+            )
+        return get_plugins().missing_command(name, self.commands)
+
+
+@click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="osmosis-core", prog_name="osmosis")
+def cli() -> None:
+    """Rollouts for reinforcement learning on LLM agents."""
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+@click.option(
+    "--strict", is_flag=True, help="Exit 1 when a plugin failed or a name is taken twice."
+)
+def plugins(as_json: bool, strict: bool) -> None:
+    """List plugins: what they offer, and why one did not load."""
+    found = get_plugins()
+    if as_json:
+        listed = {"plugins": [asdict(r) for r in found.records], "conflicts": found.conflicts}
+        click.echo(json.dumps(listed, indent=2))
+    else:
+        for record in found.records:
+            offers = "; ".join(f"{k}: {', '.join(v)}" for k, v in record.offers.items())
+            origin = f"{record.distribution} {record.version}"
+            click.echo(
+                f"{record.name:<14} {origin:<26} {record.status:<9} {offers or record.error or ''}"
+            )
+            if record.error and offers:
+                click.echo(f"{'':<14} {record.error}")
+        for conflict in found.conflicts:
+            click.echo(conflict, err=True)
+    if strict and (found.conflicts or any(r.status == "failed" for r in found.records)):
+        raise SystemExit(1)
+
+
+@cli.command()
+@click.argument("target", required=False)
+@click.option("-m", "--module", "option", help="TARGET, in the documented form.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+def validate(target: str | None, option: str | None, as_json: bool) -> None:
+    """Check what a submit would check: imports, one workflow, configs, grader.
+
+    TARGET is a module, module:attr, or a path to a file.
+    """
+    from osmosis_core.validation import validate_target
+
+    name = one_target(target, option)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # what user code prints is not the answer
+            result = validate_target(name)
+    except OsmosisError as error:
+        if as_json:
+            issue = {"code": "NOT_LOADED", "message": str(error)}
+            click.echo(json.dumps({"name": name, "errors": [issue], "valid": False}, indent=2))
+        raise
+    if as_json:
+        click.echo(json.dumps(asdict(result), indent=2))
+    else:
+        for level, issues in (("error", result.errors), ("warning", result.warnings)):
+            for issue in issues:
+                click.echo(f"{level}: {issue.message} [{issue.code}]", err=True)
+        if result.valid:
+            click.echo(
+                f"ok: {result.name}: workflow {result.workflow}, grader {result.grader or 'none'}"
+            )
+    if not result.valid:
+        raise SystemExit(2)
+
+
+def one_target(argument: str | None, option: str | None) -> str:
+    """The TARGET of a command that takes it as an argument and as `-m`.
+
+    Raises:
+        click.UsageError: it was given twice or not at all.
+    """
+    if (argument is None) == (option is None):
+        raise click.UsageError("give TARGET once: module, module:attr or a path to a file")
+    return argument if argument is not None else str(option)
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line; every error of ours is one line on stderr and an exit code."""
+    try:
+        code = cli.main(arguments, prog_name="osmosis", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except OsmosisError as error:
+        user_traceback = getattr(error, "user_traceback", None)
+        if user_traceback:
+            click.echo(user_traceback, err=True, nl=False)
+        click.echo(f"error: {error}", err=True)
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        code = 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)

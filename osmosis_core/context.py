@@ -1,0 +1,291 @@
+"""The active rollout: where its policy is, who has registered, what was called.
+
+A context variable holds a chain of frames. Entering a `RolloutContext` or an `agent_scope` pushes
+a frame and leaving restores the outer one, so they nest, and tasks and tool threads inherit them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Self
+
+from osmosis_core.config import RetryPolicy
+from osmosis_core.errors import SampleError, WorkflowError, categorize, describe
+from osmosis_core.sample_ids import MAIN_SAMPLE, encode_sample_id, sample_key
+from osmosis_core.types import Message, PolicyCall, RolloutSample
+
+_DEFAULT_RETRY = RetryPolicy()
+
+
+class SampleSource(ABC):
+    """Hands over one agent's conversation when the workflow is done."""
+
+    @abstractmethod
+    async def get_sample(self, sample_id: str) -> RolloutSample:
+        """Return the sample; `sample_id` is the id that it was registered under."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whose policy calls these are."""
+
+    sample_id: str = MAIN_SAMPLE
+    trainable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    context: RolloutContext | None
+    scope: Scope
+    outer: _Frame | None
+
+
+_DEFAULT_SCOPE = Scope()
+_frame: ContextVar[_Frame | None] = ContextVar("osmosis_rollout", default=None)
+
+
+class RolloutContext:
+    """One rollout's road to the policy and the samples registered with it.
+
+    Backends open one around every workflow. For local development open it yourself:
+    `with RolloutContext(chat_completions_url=..., api_key=...):`. Empty values come from
+    `OSMOSIS_CHAT_COMPLETIONS_URL`, `OSMOSIS_API_KEY` and `OSMOSIS_ROLLOUT_ID`, which is how a
+    container is told. It nests, as `with` or `async with`, and restores the outer one.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_agents",
+        "_calls",
+        "_lock",
+        "_names",
+        "_sources",
+        "api_key",
+        "chat_completions_url",
+        "deadline",
+        "model",
+        "retry",
+        "rollout_id",
+    )
+
+    def __init__(
+        self,
+        chat_completions_url: str = "",
+        api_key: str | None = None,
+        rollout_id: str = "",
+        *,
+        model: str | None = None,
+        retry: RetryPolicy = _DEFAULT_RETRY,
+        deadline: float | None = None,
+    ) -> None:
+        """Describe the policy; `chat_completions_url` is the OpenAI *base* URL.
+
+        `model` replaces the model name on the wire (`osmosis-rollout` when None). `deadline` is
+        a `time.monotonic()` instant in seconds; no policy call outlives it.
+        """
+        self.chat_completions_url = chat_completions_url or _env("CHAT_COMPLETIONS_URL") or ""
+        self.api_key = api_key or _env("API_KEY")
+        self.rollout_id = rollout_id or _env("ROLLOUT_ID") or ""
+        self.model = model
+        self.retry = retry
+        self.deadline = deadline
+        self._sources: dict[str, SampleSource] = {}
+        self._names: dict[str, str] = {}
+        self._agents: dict[int, tuple[object, str]] = {}
+        self._calls: list[PolicyCall] = []
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"RolloutContext({self.chat_completions_url!r}, rollout_id={self.rollout_id!r})"
+
+    def __enter__(self) -> Self:
+        _frame.set(_Frame(self, _DEFAULT_SCOPE, _frame.get()))
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        frame = _frame.get()
+        _frame.set(frame.outer if frame else None)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.__exit__()
+
+    def for_rollout(self, rollout_id: str, deadline: float | None = None) -> RolloutContext:
+        """A fresh context with this one's policy, for one rollout."""
+        return RolloutContext(
+            self.chat_completions_url,
+            self.api_key,
+            rollout_id,
+            model=self.model,
+            retry=self.retry,
+            deadline=deadline,
+        )
+
+    @property
+    def calls(self) -> Sequence[PolicyCall]:
+        """Every policy call of this rollout, in the order in which they began."""
+        return tuple(self._calls)
+
+    def register_agent(self, sample_id: str, agent: object, *, derived: bool = False) -> str:
+        """Register an agent of any framework; its plugin makes it readable as a sample.
+
+        Args:
+            sample_id: the agent's name. On the wire and as a key, an id is percent-encoded.
+            agent: an object that a plugin adapts, or a `SampleSource`. Registering the same
+                object again returns its id.
+            derived: the id was derived from the agent, not chosen by the user, so one that is
+                taken gets `-2`, `-3`... instead of being an error.
+
+        Returns:
+            The id under which the sample will appear.
+
+        Raises:
+            SampleError: the id is taken, or no plugin adapts the object.
+        """
+        known = self._agents.get(id(agent))
+        if known is not None:
+            return known[1]
+        from osmosis_core.plugins import get_plugins
+
+        source = (
+            agent if isinstance(agent, SampleSource) else get_plugins().adapt_sample_source(agent)
+        )
+        if source is None:
+            kind = f"{type(agent).__module__}.{type(agent).__qualname__}"
+            raise SampleError(
+                f"no plugin reads samples from {kind}; install its integration (see `osmosis "
+                "plugins`) or pass a SampleSource to register_sample_source()"
+            )
+        taken = self.register_sample_source(sample_id, source, derived=derived)
+        self._agents[id(agent)] = (agent, taken)
+        return taken
+
+    def register_sample_source(
+        self, sample_id: str, source: SampleSource, *, derived: bool = False
+    ) -> str:
+        """Register a source under an id, as `register_agent`; one source may serve several ids."""
+        with self._lock:
+            key = encode_sample_id(sample_id)
+            if derived:
+                key = self._free(sample_id)
+            elif key in self._sources:
+                raise SampleError(
+                    f"sample id {sample_id!r} is taken in this rollout; there is "
+                    f"{', '.join(self._sources)}; give each agent its own name"
+                )
+            self._sources[key] = source
+            self._names[key] = sample_id
+        from osmosis_core.plugins import get_plugins
+
+        get_plugins().notify("osmosis_sample_registered", rollout_id=self.rollout_id, sample_id=key)
+        return key
+
+    def _free(self, name: str) -> str:
+        key, number = encode_sample_id(name), 1
+        while key in self._sources:
+            number += 1
+            key = encode_sample_id(f"{name}-{number}")
+        return key
+
+    async def get_samples(self, *, skip_failing: bool = False) -> dict[str, RolloutSample]:
+        """One sample per registered agent, and per agent scope seen only on the wire.
+
+        Raises:
+            WorkflowError: a sample source raised; the message names its sample. With
+                `skip_failing`, its sample is left out or told from the wire instead.
+        """
+        samples: dict[str, RolloutSample] = {}
+        for sample_id in list(self._sources):
+            try:
+                samples[sample_id] = await self._collect(sample_id)
+            except WorkflowError:
+                if not skip_failing:
+                    raise
+        return self._with_calls(samples)
+
+    async def _collect(self, sample_id: str) -> RolloutSample:
+        try:
+            given = await self._sources[sample_id].get_sample(sample_id)
+            sample = given.model_copy(update={"id": sample_id, "calls": list(given.calls)})
+        except Exception as error:  # boundary: third-party sources raise anything
+            text = f"sample source {sample_id!r} raised {type(error).__name__}: {describe(error)}"
+            raise WorkflowError(text, category=categorize(error)) from error
+        sample.extra_fields.setdefault("agent_name", self._names[sample_id])
+        return sample
+
+    def _with_calls(self, samples: dict[str, RolloutSample]) -> dict[str, RolloutSample]:
+        told = set(samples)
+        for call in self._calls:
+            sample = samples.get(call.sample_id)
+            if sample is None:
+                sample = samples[call.sample_id] = RolloutSample(id=call.sample_id)
+            sample.calls.append(call)
+        for sample_id, sample in samples.items():
+            if sample_id not in told:
+                sample.messages = _conversation(sample.calls)
+            sample.trainable = sample.trainable and all(call.trainable for call in sample.calls)
+            sample.truncated = any(call.finish_reason == "length" for call in sample.calls)
+        return samples
+
+    def begin_call(self, call: PolicyCall) -> None:
+        """Take a call into the record; the transport completes it."""
+        with self._lock:
+            call.index = len(self._calls)
+            self._calls.append(call)
+
+
+def get_rollout_context() -> RolloutContext | None:
+    """The active rollout, or None outside of one."""
+    frame = _frame.get()
+    return frame.context if frame else None
+
+
+def current_scope() -> Scope:
+    """Whose calls are made here: the innermost `agent_scope` of the active rollout."""
+    frame = _frame.get()
+    return frame.scope if frame else _DEFAULT_SCOPE
+
+
+@contextmanager
+def agent_scope(sample_id: str, *, trainable: bool = True) -> Generator[None]:
+    """Attribute the policy calls made inside to a sample; scopes nest, the inner one wins.
+
+    `sample_id` is a name, or an id that `register_agent` returned. `trainable=False` marks a
+    helper agent: its calls are recorded, its sample needs no reward and is not trained on.
+    """
+    outer = _frame.get()
+    scope = Scope(sample_key(sample_id), trainable)
+    _frame.set(_Frame(outer.context if outer else None, scope, outer))
+    try:
+        yield
+    finally:
+        _frame.set(outer)
+
+
+@contextmanager
+def no_rollout() -> Generator[None]:
+    """Hide the active rollout, as for graders."""
+    outer = _frame.get()
+    _frame.set(None)
+    try:
+        yield
+    finally:
+        _frame.set(outer)
+
+
+def _conversation(calls: list[PolicyCall]) -> list[Message]:
+    """What the wire says: the last answered request and its answer."""
+    answered: list[Any] = [call for call in calls if call.answer is not None]
+    return [*answered[-1].messages, answered[-1].answer] if answered else []
+
+
+def _env(name: str) -> str | None:
+    return os.environ.get(f"OSMOSIS_{name}") or None

@@ -1,0 +1,110 @@
+"""What plugins offer by kind and name, who offers it, and the answer when it is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from osmosis_core.errors import PluginError, nearest
+
+DISTRIBUTION = "osmosis-core"
+
+Kind = Literal["backend", "framework", "policy", "command"]
+
+
+@dataclass(slots=True)
+class PluginRecord:
+    """One plugin: where it comes from, what it offers, how loading went."""
+
+    name: str
+    module: str
+    distribution: str = "?"
+    version: str = "?"
+    status: Literal["loaded", "failed", "disabled"] = "loaded"
+    offers: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """Names offered, by kind: backend, framework, policy, command."""
+    error: str | None = None
+
+    @property
+    def owner(self) -> str:
+        """Name and distribution, as error texts show them."""
+        return f"{self.name} ({self.distribution} {self.version})"
+
+
+class Offers:
+    """Everything on offer; a name offered twice belongs to nobody until one plugin is disabled."""
+
+    def __init__(self, records: list[PluginRecord]) -> None:
+        self._records = records
+        self._offers: dict[tuple[Kind, str], list[tuple[PluginRecord, Any]]] = {}
+
+    def register(self, kind: Kind, record: PluginRecord) -> Callable[[str, Any], None]:
+        """The `register` callable that is handed to the plugin of `record`."""
+
+        def register(name: str, offer: Any) -> None:
+            record.offers.setdefault(kind, []).append(name)
+            self._offers.setdefault((kind, name), []).append((record, offer))
+
+        return register
+
+    def forget(self, record: PluginRecord) -> None:
+        """Drop what a plugin offered before it failed."""
+        for key, offers in list(self._offers.items()):
+            self._offers[key] = [offer for offer in offers if offer[0] is not record]
+            if not self._offers[key]:
+                del self._offers[key]
+
+    @property
+    def conflicts(self) -> list[str]:
+        """One line for each name that several plugins offer."""
+        return [
+            _conflict(kind, name, [record for record, _ in offers])
+            for (kind, name), offers in self._offers.items()
+            if len(offers) > 1
+        ]
+
+    def names(self, kind: Kind) -> list[str]:
+        """Sorted names of one kind."""
+        return sorted(name for k, name in self._offers if k == kind)
+
+    def get(self, kind: Kind, name: str) -> Any:
+        """The offer, or PluginError: two offer it, its plugin failed, or nobody has it."""
+        offers = self._offers.get((kind, name), [])
+        if len(offers) == 1:
+            return offers[0][1]
+        if offers:
+            raise PluginError(_conflict(kind, name, [record for record, _ in offers]))
+        raise PluginError(self.missing(kind, name, self.names(kind)))
+
+    def missing(self, kind: Kind, name: str, known: list[str]) -> str:
+        """Why nobody has it, and what to do about it."""
+        asked = f"{kind} {name!r}"
+        for record in self._records:
+            if name == record.name or name in record.offers.get(kind, ()):
+                if record.status == "failed":
+                    return f"{asked}: its plugin {record.owner} failed to load: {record.error}"
+                if record.status == "disabled":
+                    return (
+                        f"{asked}: its plugin {record.owner} is disabled (OSMOSIS_DISABLED_PLUGINS)"
+                    )
+        there = f"no {asked}; there is {', '.join(known) or 'none'}"
+        failed = [f"{r.name}: {r.error}" for r in self._records if r.status == "failed"]
+        also = f"; plugins that failed to load: {', '.join(failed)}" if failed else ""
+        if name in _extras():
+            return f"{there}; install it with: pip install '{DISTRIBUTION}[{name}]'{also}"
+        return there + nearest(name, known) + also
+
+
+def _conflict(kind: str, name: str, owners: list[PluginRecord]) -> str:
+    both = " and ".join(owner.owner for owner in owners)
+    return f"{kind} {name!r} is offered by {both}; disable one with OSMOSIS_DISABLED_PLUGINS"
+
+
+def _extras() -> list[str]:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []

@@ -1,0 +1,195 @@
+"""One HTTP request to the policy: read the whole answer, or say in a line why there is none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from osmosis_core.policy.assemble import (
+    Assembler,
+    EventReader,
+    Json,
+    MalformedAnswer,
+    parse_completion,
+)
+from osmosis_core.policy.wire import session
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_MAX_ANSWER_BYTES = 128 * 1024 * 1024
+_CONNECT_SEC = 10.0
+_READ_SEC = 600.0
+_RETRYABLE = frozenset((408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one try ended: with a completion, with bytes to forward, or with an error."""
+
+    status: int | None = None
+    completion: Json | None = None
+    body: bytes = b""
+    content_type: str = ""
+    error: str | None = None
+    retryable: bool = False
+    retry_after: str | None = None
+
+    @classmethod
+    def failed(cls, error: str, *, status: int | None = None, retryable: bool = False) -> Self:
+        """An outcome without a usable answer."""
+        return cls(status=status, error=error, retryable=retryable)
+
+    @property
+    def error_status(self) -> int:
+        """The status for the client above: the endpoint's own if it is an error, else 502."""
+        return self.status if self.status is not None and self.status >= 400 else 502
+
+    @property
+    def error_body(self) -> bytes:
+        """The endpoint's own error object, or ours in the same shape."""
+        if self.body:
+            return self.body
+        error = {"message": self.error, "type": "policy_error", "code": None, "param": None}
+        return json.dumps({"error": error}).encode()
+
+
+async def attempt(
+    method: str,
+    url: str,
+    headers: dict[str, str],
+    body: bytes,
+    *,
+    is_chat: bool,
+    read_timeout_sec: float | None,
+    secret: str | None,
+) -> Outcome:
+    """Send once and read to the end; `secret` is cut out of whatever the endpoint says."""
+    import aiohttp
+
+    status = None
+    timeout = aiohttp.ClientTimeout(
+        total=None, sock_connect=_CONNECT_SEC, sock_read=read_timeout_sec or _READ_SEC
+    )
+    where = _without_credentials(url)
+    try:
+        async with (await session()).request(
+            method, url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+        ) as response:
+            status = response.status
+            if status >= 300:
+                return await _refused(response, where, secret)
+            if not is_chat:
+                data = await _read(response)
+                return Outcome(status, body=data, content_type=response.content_type)
+            return await _completion(response, where)
+    except MalformedAnswer as error:
+        problem = MalformedAnswer(error.problem, redact(error.quoted, secret))
+        text = f"malformed answer of the policy at {where}: {problem}"
+        return Outcome.failed(text, status=status, retryable=True)
+    except TimeoutError:
+        text = f"the policy at {where} stopped answering"
+        return Outcome.failed(text, status=status, retryable=True)
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        text = redact(str(error) or type(error).__name__, secret)
+        if status is not None:
+            text = f"the answer of the policy at {where} was cut: {text}"
+            return Outcome.failed(text, status=status, retryable=True)
+        is_network = not isinstance(error, aiohttp.NonHttpUrlClientError | ValueError)
+        return Outcome.failed(
+            f"the policy at {where} cannot be reached: {text}", retryable=is_network
+        )
+
+
+async def _completion(response: aiohttp.ClientResponse, where: str) -> Outcome:
+    if response.content_type == "text/html":
+        return Outcome.failed(
+            f"the policy at {where} answered a web page, not a chat completion; check that the "
+            "URL is the API's base URL, often ending in /v1",
+            status=response.status,
+        )
+    if response.content_type == "text/event-stream":
+        return Outcome(response.status, await _assembled(response))
+    return Outcome(response.status, parse_completion(await _read(response)))
+
+
+async def _assembled(response: aiohttp.ClientResponse) -> Json:
+    reader, assembler, size = EventReader(), Assembler(), 0
+    async for chunk in response.content.iter_any():
+        size += len(chunk)
+        if size > _MAX_ANSWER_BYTES:
+            raise MalformedAnswer(f"the stream passed {_MAX_ANSWER_BYTES >> 20} MiB without an end")
+        for data in reader.feed(chunk):
+            assembler.add(data)
+        if assembler.done:
+            break
+    for data in reader.close():
+        assembler.add(data)
+    return assembler.completion()
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > _MAX_ANSWER_BYTES:
+            raise MalformedAnswer(f"the answer passed {_MAX_ANSWER_BYTES >> 20} MiB")
+    return bytes(body)
+
+
+async def _refused(response: aiohttp.ClientResponse, where: str, secret: str | None) -> Outcome:
+    try:
+        body = redact(_unescaped((await _read(response)).decode("utf-8", "replace")), secret)
+    except MalformedAnswer:
+        body = ""
+    detail = _error_message(body)
+    hint = {
+        401: "; check the API key",
+        403: "; check the API key",
+        404: "; check the base URL and the model name",
+    }.get(response.status, "")
+    if 300 <= response.status < 400:
+        hint = "; redirects are not followed, give the final URL"
+    said = f": {detail}" if detail else ""
+    return Outcome(
+        response.status,
+        body=body.encode("utf-8", "replace") if detail and body.lstrip().startswith("{") else b"",
+        error=f"the policy at {where} answered {response.status}{said}{hint}",
+        retryable=response.status in _RETRYABLE,
+        retry_after=response.headers.get("retry-after"),
+    )
+
+
+def _unescaped(body: str) -> str:
+    """JSON without needless escapes, in which a secret cannot hide."""
+    try:
+        return json.dumps(json.loads(body), ensure_ascii=False)
+    except ValueError:
+        return body
+
+
+def _error_message(body: str) -> str:
+    try:
+        value: Any = json.loads(body)
+    except ValueError:
+        return "" if body.lstrip().startswith("<") else _one_line(body)
+    error: Any = value.get("error", value.get("detail", "")) if isinstance(value, dict) else ""  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType,reportUnknownArgumentType]
+    message = error.get("message", "") if isinstance(error, dict) else error  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+    return _one_line(str(message))  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _one_line(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 300 else f"{text[:297]}..."
+
+
+def redact(text: str, secret: str | None) -> str:
+    """The text without the secret."""
+    return text.replace(secret, "***") if secret else text
+
+
+def _without_credentials(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path.partition('?')[0]}"

@@ -1,0 +1,127 @@
+"""HTTP clients of httpx or httpx2 whose transport is ours: shared, loop-safe, bound when called."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from types import ModuleType
+from typing import Any
+
+from osmosis_core.context import RolloutContext, agent_scope, current_scope
+from osmosis_core.errors import ConfigError
+from osmosis_core.policy.transport import (
+    BINDING_HEADER,
+    WireRequest,
+    WireResponse,
+    binding_header,
+    exchange,
+    exchange_blocking,
+)
+
+BASE_URL = "http://policy.osmosis.invalid/v1"
+"""Placeholder base URL; the transport swaps in the active rollout's."""
+
+MODEL = "osmosis-rollout"
+"""Model name on the wire, unless the rollout context names another."""
+
+
+def async_client(lib: ModuleType | None = None) -> Any:
+    """The process's shared `lib.AsyncClient` for policy calls; `lib` is httpx (default) or httpx2.
+
+    Closing it does nothing; it belongs to the process. Calls made outside a rollout raise
+    PolicyNotBoundError. It never retries above the transport, follows no redirect, and ignores
+    any key that the SDK above it was given.
+
+    Raises:
+        ConfigError: `lib` is None and httpx is not installed.
+    """
+    return _async_client(lib or _httpx())
+
+
+def client(lib: ModuleType | None = None) -> Any:
+    """The process's shared synchronous `lib.Client`; see `async_client`.
+
+    A call blocks its thread while the exchange runs on a background event loop, so inside
+    `async def` code use the asynchronous one.
+    """
+    return _client(lib or _httpx())
+
+
+def bound_headers(
+    context: RolloutContext, sample_id: str, *, trainable: bool = True
+) -> dict[str, str]:
+    """Request headers that bind a call to a rollout and sample whatever the context variables say.
+
+    For adapters whose framework calls the model from a thread or generator that does not inherit
+    them. The header never leaves the process.
+    """
+    with agent_scope(sample_id, trainable=trainable):
+        return {BINDING_HEADER: binding_header(context, current_scope())}
+
+
+def _httpx() -> ModuleType:
+    try:
+        return importlib.import_module("httpx")
+    except ImportError as error:
+        raise ConfigError("httpx is not installed; install it or pass httpx2") from error
+
+
+@functools.cache
+def _async_client(lib: Any) -> Any:
+    class Transport(lib.AsyncBaseTransport):
+        async def handle_async_request(self, request: Any) -> Any:
+            await request.aread()
+            return _response(lib, request, await exchange(_wire_request(request)))
+
+    class SharedAsyncClient(lib.AsyncClient):
+        async def aclose(self) -> None: ...
+        async def __aenter__(self) -> Any:
+            return self
+
+        async def __aexit__(self, *exc_info: object) -> None: ...
+        def __deepcopy__(self, memo: object) -> Any:
+            return self
+
+    return SharedAsyncClient(transport=Transport(), trust_env=False)
+
+
+@functools.cache
+def _client(lib: Any) -> Any:
+    class Transport(lib.BaseTransport):
+        def handle_request(self, request: Any) -> Any:
+            request.read()
+            return _response(lib, request, exchange_blocking(_wire_request(request)))
+
+    class SharedClient(lib.Client):
+        def close(self) -> None: ...
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *exc_info: object) -> None: ...
+        def __deepcopy__(self, memo: object) -> Any:
+            return self
+
+    return SharedClient(transport=Transport(), trust_env=False)
+
+
+def _wire_request(request: Any) -> WireRequest:
+    timeouts: dict[str, float | None] = request.extensions.get("timeout") or {}
+    path = request.url.path.removeprefix("/v1")
+    query = request.url.query.decode("ascii")
+    return WireRequest(
+        request.method,
+        f"{path}?{query}" if query else path,
+        {name.lower(): value for name, value in request.headers.items()},
+        request.content,
+        timeouts.get("read"),
+    )
+
+
+def _response(lib: Any, request: Any, answer: WireResponse) -> Any:
+    return lib.Response(
+        answer.status,
+        headers=answer.headers,
+        content=answer.body,
+        request=request,
+        extensions={"osmosis_call": answer.call} if answer.call is not None else {},
+    )

@@ -1,0 +1,201 @@
+"""The values that travel between the parts: requests, results, samples, policy calls."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation
+
+type FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+type Message = dict[str, Any]
+"""One chat message, in the shape of whoever produced it."""
+
+
+class RolloutStatus(StrEnum):
+    """Where a rollout is; the last three that a run can end in are terminal."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    GRADING = "grading"
+    SUCCESS = "success"
+    FAILURE = "failure"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_terminal(self) -> bool:
+        """True for success, failure and cancelled."""
+        return self in (self.SUCCESS, self.FAILURE, self.CANCELLED)
+
+
+class RolloutErrorCategory(StrEnum):
+    """Why a rollout failed, in the words of the wire protocols."""
+
+    TIMEOUT = "timeout"
+    VALIDATION_ERROR = "validation_error"
+    HTTP_ERROR = "http_error"
+    AGENT_ERROR = "agent_error"
+    LEASE_EXPIRED = "lease_expired"
+    INTERNAL_ERROR = "internal_error"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One HTTP request of a policy call; a call has one per try."""
+
+    number: int
+    """Counted from 1."""
+    duration_sec: float
+    status: int | None = None
+    """HTTP status, or None when no answer came."""
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class PolicyCall:
+    """One call to the policy as it went over the wire, also when it failed.
+
+    The record is what the model saw and said; frameworks' own histories are not. Token ids and
+    log-probs are what the endpoint returned, never rebuilt from text.
+    """
+
+    call_id: str
+    rollout_id: str
+    sample_id: str
+    index: int
+    """Position among the calls of its rollout, from 0."""
+    request: dict[str, Any]
+    """The JSON body as sent, without credentials: messages, tools, sampling parameters."""
+    started_at: float
+    """Seconds since the epoch."""
+    trainable: bool = True
+    answer: Message | None = None
+    """The assistant message of the first choice, or None when the call failed."""
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+    response_id: str | None = None
+    model: str | None = None
+    prompt_token_ids: list[int] | None = None
+    completion_token_ids: list[int] | None = None
+    logprobs: list[float | None] | None = None
+    """Aligned with `completion_token_ids` when both were returned."""
+    attempts: list[Attempt] = field(default_factory=list[Attempt])
+    duration_sec: float = 0.0
+    error: str | None = None
+    """Why the call failed; None when it succeeded."""
+
+    @property
+    def messages(self) -> list[Message]:
+        """The request's messages."""
+        return self.request.get("messages") or []
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The request's tool schemas."""
+        return self.request.get("tools") or []
+
+    @property
+    def received(self) -> bool:
+        """True when the agent got an answer from this call."""
+        return self.error is None
+
+
+class RolloutSample(BaseModel):
+    """One agent's conversation in a rollout; what gets a reward (protocol.md 1.4)."""
+
+    model_config = ConfigDict(
+        validate_assignment=True, arbitrary_types_allowed=True, defer_build=True
+    )
+
+    id: str
+    messages: list[Message] = Field(default_factory=list[Message])
+    """The framework's own history, complete and in its own shape; documented graders walk it."""
+    label: str | None = None
+    reward: FiniteFloat | None = None
+    remove_sample: bool = False
+    """Set by a grader: keep this sample out of training; it needs no reward."""
+    trainable: bool = True
+    """False for helper agents whose calls are recorded but never trained on."""
+    truncated: bool = False
+    """True when an answer of the policy ended with finish reason `length`."""
+    metrics: dict[str, Any] = Field(default_factory=dict[str, Any])
+    extra_fields: dict[str, Any] = Field(default_factory=dict[str, Any])
+    calls: SkipValidation[list[PolicyCall]] = Field(default_factory=list[PolicyCall])
+    """Every policy call made under this sample's id, in order: the truth for training."""
+
+
+class AgentWorkflowOutput(BaseModel):
+    """What a workflow may return instead of relying on registered agents (protocol.md 2.6)."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    messages: list[Message] | None = None
+    metrics: dict[str, FiniteFloat] = Field(default_factory=dict[str, float])
+    info: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionRequest:
+    """One rollout to execute.
+
+    Raises:
+        ValueError: the id is not one path segment of 1 to 256 characters without control
+            characters, or a timeout is not finite.
+    """
+
+    id: str
+    prompt: list[Message]
+    label: str | None = None
+    metadata: dict[str, Any] | None = None
+    agent_timeout_sec: float | None = None
+    """Seconds from submission, queueing included, for the workflow; <= 0 has expired already."""
+    grader_timeout_sec: float | None = None
+    """Seconds for the grader, counted from when it starts."""
+    grade: bool = True
+    """False asks for the samples only; the grader is not run and not reported."""
+    extra_fields: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_rollout_id(self.id)
+        for name in ("agent_timeout_sec", "grader_timeout_sec"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"{name} is {value!r}; give finite seconds, or None for no limit")
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionResult:
+    """What a backend reports: once after the workflow, once after the grader."""
+
+    status: RolloutStatus
+    samples: dict[str, RolloutSample] = field(default_factory=dict[str, RolloutSample])
+    """By sample id; on a failure, whatever was collected until then."""
+    err_message: str | None = None
+    err_category: RolloutErrorCategory | None = None
+    extra_fields: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Diagnostics: `queued_sec`, `duration_sec`, `grading_sec`, the workflow's returned `info`."""
+
+    @property
+    def sample(self) -> RolloutSample | None:
+        """The sample when there is exactly one, else None."""
+        return next(iter(self.samples.values())) if len(self.samples) == 1 else None
+
+
+def check_rollout_id(rollout_id: str) -> str:
+    """Return the id if it is one path segment (protocol.md 1.7), else raise ValueError."""
+    if not 1 <= len(rollout_id) <= 256:
+        raise ValueError(f"rollout id has {len(rollout_id)} characters; give 1 to 256")
+    if (
+        rollout_id in (".", "..")
+        or any(c in "/\\" for c in rollout_id)
+        or any(unicodedata.category(c) in ("Cc", "Cs") for c in rollout_id)
+    ):
+        raise ValueError(
+            f"rollout id {rollout_id!r} is not one path segment; leave out slashes and control "
+            "characters"
+        )
+    return rollout_id
