@@ -1,0 +1,22 @@
+"""What every `ExecutionBackend` promises, as tests that its author inherits."""
+
+from osmosis_core.testing.backend_conformance.cancelling import Cancelling
+from osmosis_core.testing.backend_conformance.capacity import Capacity
+from osmosis_core.testing.backend_conformance.deadlines import Deadlines
+from osmosis_core.testing.backend_conformance.failures import Failures
+from osmosis_core.testing.backend_conformance.isolation import Isolation
+from osmosis_core.testing.backend_conformance.reporting import Reporting
+from osmosis_core.testing.backend_conformance.rewards import Rewards
+
+
+class BackendConformance(Reporting, Deadlines, Cancelling, Capacity, Failures, Isolation, Rewards):
+    """Subclass it in a test module, implement `create_backend`, and run pytest.
+
+        class TestMyBackend(BackendConformance):
+            def create_backend(self, *, workflow, **options):
+                return MyBackend(workflow=workflow, **options)
+
+    The tests are coroutines: they need pytest-asyncio with `asyncio_mode = "auto"`. The policy of
+    a rollout is that of the RolloutContext around `execute`. Everything that the suite runs is in
+    `conformance_workflows`; its `import_path()` helps backends that take `"module:attr"` only.
+    """
