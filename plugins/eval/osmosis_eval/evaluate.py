@@ -1,0 +1,153 @@
+"""One evaluation, from its settings to its summary and exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from asyncio import Runner
+from collections.abc import Generator
+from contextlib import AsyncExitStack, contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any, TextIO
+
+from osmosis_core import ConfigError, ExecutionBackend, OsmosisError, RolloutContext
+from osmosis_core.errors import describe
+from osmosis_eval.endpoint import check_endpoint
+from osmosis_eval.interrupt import EXIT_CODE, stop_on_sigint
+from osmosis_eval.report import print_report, progress_bar
+from osmosis_eval.results import Redact, ResultFiles, create_directory, redactor, without_secrets
+from osmosis_eval.runner import Outcome, Plan, run_rollouts
+from osmosis_eval.settings import Prepared, Settings, prepare
+from osmosis_eval.show import show
+from osmosis_eval.stats import Totals
+
+_DEFAULT_CONCURRENCY = 4
+_NO_KEY = "-"
+"""A registered policy without a key is not sent the user's OSMOSIS_API_KEY."""
+
+
+def evaluate(settings: Settings) -> int:
+    """Run an evaluation, print its summary on stdout, and return the exit code.
+
+    Raises:
+        OsmosisError: something is wrong before the first rollout, or results cannot be written.
+    """
+    with _stdout(settings.as_json) as stdout, Runner() as runner:
+        summary = runner.run(_evaluate(prepare(settings)))
+        if settings.as_json:
+            print(json.dumps(summary, indent=2), file=stdout, flush=True)
+        else:
+            print_report(summary)
+    if summary["interrupted"]:
+        return EXIT_CODE
+    return 1 if summary["rollouts"]["failed"] else 0
+
+
+@contextmanager
+def _stdout(is_reserved: bool) -> Generator[TextIO]:
+    """Stdout; when reserved, all that others print, child processes too, goes to stderr."""
+    if not is_reserved:
+        yield sys.stdout
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with os.fdopen(os.dup(kept), "w", encoding="utf-8") as stdout, redirect_stdout(sys.stderr):
+            yield stdout
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+async def _evaluate(prepared: Prepared) -> dict[str, Any]:
+    settings = prepared.settings
+    async with AsyncExitStack() as stack:
+        endpoint = await stack.enter_async_context(prepared.policy.factory())
+        if prepared.policy.is_external and settings.preflight:
+            await check_endpoint(endpoint)
+        directory = create_directory(settings.output, prepared.name)
+        backend = _create_backend(prepared, directory)
+        stack.push_async_callback(backend.shutdown)
+        key = endpoint.api_key or (None if prepared.policy.is_external else _NO_KEY)
+        context = RolloutContext(endpoint.base_url, key, model=endpoint.model)
+        redact = redactor(context.api_key)
+        with ResultFiles(directory, redact) as files, context:
+            return await _roll_out(prepared, backend, files, redact)
+
+
+def _create_backend(prepared: Prepared, directory: Path) -> ExecutionBackend:
+    program, settings = prepared.program, prepared.settings
+    cap = {"max_concurrent": settings.concurrency} if settings.concurrency else {}
+    try:
+        return prepared.backend(
+            **cap,
+            workflow=program.workflow,
+            workflow_config=program.workflow_config,
+            grader=program.grader,
+            grader_config=program.grader_config,
+            artifacts_root=directory / "artifacts",
+        )
+    except OsmosisError:
+        raise
+    except Exception as error:  # boundary: a backend may be anyone's
+        raise ConfigError(
+            f"backend {settings.backend!r} cannot be built: {describe(error)}"
+        ) from error
+
+
+async def _roll_out(
+    prepared: Prepared, backend: ExecutionBackend, files: ResultFiles, redact: Redact
+) -> dict[str, Any]:
+    settings, plan = prepared.settings, _plan(prepared, backend)
+    totals = Totals(plan.total, settings.by_key)
+    with stop_on_sigint() as stop, progress_bar(plan.total, is_quiet=settings.is_quiet) as bar:
+
+        def report(outcome: Outcome) -> None:
+            outcome = without_secrets(outcome, redact)
+            files.append(outcome)
+            totals.add(outcome)
+            if totals.finished <= settings.show:
+                show(outcome, to_stderr=settings.as_json)
+            bar.update(totals)
+
+        try:
+            await run_rollouts(backend, plan, report, stop)
+        finally:
+            summary = _summary(prepared, totals, files.directory, is_interrupted=stop.is_set())
+            files.write_summary(summary)
+    return summary
+
+
+def _plan(prepared: Prepared, backend: ExecutionBackend) -> Plan:
+    settings = prepared.settings
+    wanted = settings.concurrency or backend.max_concurrency or _DEFAULT_CONCURRENCY
+    return Plan(
+        name=prepared.name,
+        rows=prepared.rows,
+        per_row=settings.per_row,
+        concurrency=min(wanted, backend.max_concurrency or wanted),
+        agent_timeout_sec=settings.agent_timeout_sec,
+        grader_timeout_sec=settings.grader_timeout_sec,
+        has_grader=prepared.program.grader is not None,
+    )
+
+
+def _summary(
+    prepared: Prepared, totals: Totals, directory: Path, *, is_interrupted: bool
+) -> dict[str, Any]:
+    settings, grader = prepared.settings, prepared.program.grader
+    return {
+        "name": prepared.name,
+        "target": settings.target,
+        "dataset": str(settings.dataset),
+        "policy": prepared.policy.shown,
+        "backend": settings.backend,
+        "grader": grader.__name__ if grader else None,
+        "rows": len(prepared.rows),
+        "per_row": settings.per_row,
+        "interrupted": is_interrupted,
+        **totals.to_json(),
+        "output": str(directory),
+    }

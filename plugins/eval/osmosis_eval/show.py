@@ -1,0 +1,53 @@
+"""A finished rollout as a person reads it: who said what, which tools were called, the reward."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from osmosis_core import Message, RolloutSample
+from osmosis_eval.runner import Outcome
+
+_WIDTH = 100
+
+
+def show(outcome: Outcome, *, to_stderr: bool) -> None:
+    """Print every sample of a rollout, as the policy saw it on the wire."""
+    for sample_id, sample in outcome.result.samples.items():
+        reward = "no reward" if sample.reward is None else f"reward {sample.reward:g}"
+        head = f"row {outcome.row.index}, {sample_id}: {reward}"
+        click.echo("\n".join([head, *map(_cut, _lines(sample))]) + "\n", err=to_stderr)
+    sys.stdout.flush()
+
+
+def _lines(sample: RolloutSample) -> Iterator[str]:
+    answered: list[Any] = [call for call in sample.calls if call.answer is not None]
+    if not answered:
+        yield "no answered policy call"
+        return
+    for message in [*answered[-1].messages, answered[-1].answer]:
+        if message.get("role") not in ("system", "developer"):
+            yield from _message_lines(message)
+
+
+def _message_lines(message: Message) -> Iterator[str]:
+    text = _text(message.get("content"))
+    if text:
+        yield f"{message.get('role')}: {text}"
+    for call in message.get("tool_calls") or []:
+        function = call.get("function") or {}
+        yield f"{message.get('role')} calls {function.get('name')}({function.get('arguments')})"
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        content = " ".join(part.get("text", "[image or file]") for part in content)
+    return " ".join(str(content or "").split())
+
+
+def _cut(line: str) -> str:
+    line = "".join(c if c.isprintable() else "?" for c in line)
+    return "  " + (line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}...")
