@@ -1,0 +1,181 @@
+"""Wheels, installed in clean environments, work without anything of this checkout."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+
+ROOT = Path(__file__).parents[1]
+UV = Path(sys.executable).parent / "uv"
+FOREIGN = {"httpx", "httpx2", "litellm", "openai", "osmosis-eval", "rich", "strands-agents"}
+
+STRANDS_ROLLOUT = """
+import asyncio
+from osmosis_core import AgentWorkflow, ExecutionRequest, Grader, LocalBackend
+from osmosis_core.testing import ScriptedPolicy, Tool
+from osmosis_strands import OsmosisRolloutModel, OsmosisStrandsAgent
+from strands import tool
+
+@tool
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+
+class Solve(AgentWorkflow):
+    async def run(self, ctx):
+        model = OsmosisRolloutModel()
+        agent = OsmosisStrandsAgent(name="solver", model=model, tools=[add], messages=ctx.prompt)
+        await agent.invoke_async()
+
+class Strict(Grader):
+    async def grade(self, ctx):
+        said = str(ctx.sample.messages[-1]["content"])
+        ctx.set_reward(1.0 if ctx.label in said else 0.0)
+
+async def main():
+    results = []
+    async def report(result):
+        results.append(result)
+    request = ExecutionRequest("r", [{"role": "user", "content": "2 + 3?"}], label="5")
+    with ScriptedPolicy(Tool("add", {"a": 2, "b": 3}), "it is 5") as policy, policy.rollout():
+        await LocalBackend(workflow=Solve, grader=Strict).execute(request, report, report)
+    assert [result.status for result in results] == ["success", "success"], results
+    sample = results[1].samples["solver"]
+    assert (sample.reward, len(sample.calls)) == (1.0, 2), sample
+
+asyncio.run(main())
+"""
+KERNEL_ROLLOUT = """
+import asyncio
+import osmosis_core.policy
+from osmosis_core import AgentWorkflow, ExecutionRequest, LocalBackend
+
+class Idle(AgentWorkflow):
+    async def run(self, ctx):
+        return [*ctx.prompt, {"role": "assistant", "content": "done"}]
+
+async def main():
+    results = []
+    async def report(result):
+        results.append(result)
+    request = ExecutionRequest("r", [{"role": "user", "content": "go"}])
+    await LocalBackend(workflow=Idle).execute(request, report)
+    assert results[0].status == "success", results
+    assert results[0].samples["main"].messages[-1]["content"] == "done", results
+
+asyncio.run(main())
+"""
+DEMO_POLICY = """
+import asyncio, json, urllib.request
+from osmosis_core.plugins import get_plugins
+
+def ask(base_url):
+    body = {"model": "m", "messages": [{"role": "user", "content": "What is 2 + 3?"}]}
+    url, headers = base_url + "/chat/completions", {"content-type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    return json.load(urllib.request.urlopen(request, timeout=20))
+
+async def main():
+    async with get_plugins().policy("demo")() as endpoint:
+        answer = await asyncio.to_thread(ask, endpoint.base_url)
+    assert "5" in answer["choices"][0]["message"]["content"], answer
+
+asyncio.run(main())
+"""
+
+
+def run(*command, cwd):
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OSMOSIS_", "PYTHON", "VIRT"))}
+    done = subprocess.run(
+        command, cwd=cwd, env=kept, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheels")
+    for source in (ROOT, *sorted((ROOT / "plugins").iterdir())):
+        options = ["--quiet", "--wheel", "--python", sys.executable, "--out-dir", folder]
+        run(UV, "build", *options, source, cwd=folder)
+    return folder
+
+
+class Environment:
+    """A clean virtual environment outside the checkout."""
+
+    def __init__(self, folder, wheels, requirement):
+        self.folder, self.bin = folder, folder / "venv" / "bin"
+        run(UV, "venv", "--quiet", "--python", sys.executable, folder / "venv", cwd=folder)
+        options = ["--find-links", wheels, "-c", ROOT / "constraints.txt"]
+        self.uv("install", "--quiet", *options, requirement)
+
+    def uv(self, command, *arguments):
+        python = self.bin / "python"
+        return run(UV, "pip", command, "--python", python, *arguments, cwd=self.folder)
+
+    def python(self, code):
+        return run(self.bin / "python", "-W", "error", "-c", code, cwd=self.folder)
+
+    def osmosis(self, *arguments):
+        return run(self.bin / "osmosis", *arguments, cwd=self.folder)
+
+
+@pytest.fixture(scope="module")
+def with_strands(tmp_path_factory, wheels):
+    return Environment(tmp_path_factory.mktemp("strands"), wheels, "osmosis-core[strands]")
+
+
+@pytest.fixture(scope="module")
+def kernel_alone(tmp_path_factory, wheels):
+    return Environment(tmp_path_factory.mktemp("kernel"), wheels, "osmosis-core")
+
+
+def distributions(environment):
+    listed = environment.uv("list", "--format", "freeze")
+    return {line.partition("==")[0] for line in listed.splitlines()}
+
+
+def test_one_wheel_for_each_distribution(wheels):
+    names = {wheel.name.partition("-")[0] for wheel in wheels.glob("*.whl")}
+    plugins = {f"osmosis_{plugin.name}" for plugin in (ROOT / "plugins").iterdir()}
+    assert names == {"osmosis_core", *plugins}
+
+
+def test_extra_brings_its_plugin(with_strands):
+    listed = with_strands.osmosis("plugins", "--strict")
+    assert [line.split()[0] for line in listed.splitlines()] == ["core", "strands"]
+
+
+def test_strands_agent_is_rolled_out_from_wheels(with_strands):
+    with_strands.python(STRANDS_ROLLOUT)
+
+
+def test_kernel_alone_brings_no_framework(kernel_alone):
+    assert distributions(kernel_alone) & FOREIGN == set()
+
+
+def test_kernel_alone_is_sound(kernel_alone):
+    listed = kernel_alone.osmosis("plugins", "--strict")
+    assert [line.split()[0] for line in listed.splitlines()] == ["core"]
+    assert "validate" in kernel_alone.osmosis("--help")
+
+
+def test_kernel_alone_runs_a_rollout(kernel_alone):
+    kernel_alone.python(KERNEL_ROLLOUT)
+
+
+def test_kernel_alone_has_a_demo_policy(kernel_alone):
+    kernel_alone.python(DEMO_POLICY)
+
+
+def test_kernel_alone_says_how_to_get_the_rest(kernel_alone):
+    command = [kernel_alone.bin / "osmosis", "eval", "run", "x.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "pip install 'osmosis-core[eval]'" in done.stderr
