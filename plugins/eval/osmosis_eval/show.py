@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -37,14 +37,16 @@ def _message_lines(message: Message) -> Iterator[str]:
     text = _text(message.get("content"))
     if text:
         yield f"{message.get('role')}: {text}"
-    for call in message.get("tool_calls") or []:
-        function = call.get("function") or {}
+    calls: list[Message] = message.get("tool_calls") or []
+    for call in calls:
+        function: Message = call.get("function") or {}
         yield f"{message.get('role')} calls {function.get('name')}({function.get('arguments')})"
 
 
 def _text(content: Any) -> str:
     if isinstance(content, list):
-        content = " ".join(part.get("text", "[image or file]") for part in content)
+        parts = cast(list[Message], content)
+        content = " ".join(part.get("text", "[image or file]") for part in parts)
     return " ".join(str(content or "").split())
 
 
