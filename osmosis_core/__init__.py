@@ -10,6 +10,7 @@ from osmosis_core.config import (
     ConcurrencyConfig,
     GraderConfig,
     RetryPolicy,
+    WireOptions,
 )
 from osmosis_core.context import (
     RolloutContext,
@@ -79,6 +80,7 @@ __all__ = [
     "RolloutStatus",
     "SampleError",
     "SampleSource",
+    "WireOptions",
     "WorkflowError",
     "get_rollout_context",
     "hookimpl",

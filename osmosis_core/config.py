@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -83,3 +84,16 @@ class RetryPolicy:
             raise ValueError(f"max_attempts is {self.max_attempts!r}; give 1 or more")
         if min(self.base_delay_sec, self.max_delay_sec, self.pause_budget_sec) < 0:
             raise ValueError(f"{self!r} has a negative time; give seconds, 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class WireOptions:
+    """How the policy is asked, below every framework."""
+
+    stream: bool = True
+    """Stream on the wire, whatever the framework asks for; False for plain answers."""
+    tee: bool = False
+    """Give frameworks that stream the real deltas, at the price of their parsing each one."""
+    capture: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields added to every request, such as `{"logprobs": True, "return_token_ids": True}` for
+    vLLM. What they yield is recorded and kept from frameworks that did not ask for it."""

@@ -15,12 +15,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Self
 
-from osmosis_core.config import RetryPolicy
+from osmosis_core.config import RetryPolicy, WireOptions
 from osmosis_core.errors import SampleError, WorkflowError, categorize, describe
 from osmosis_core.sample_ids import MAIN_SAMPLE, encode_sample_id, sample_key
 from osmosis_core.types import Message, PolicyCall, RolloutSample
 
 _DEFAULT_RETRY = RetryPolicy()
+_DEFAULT_WIRE = WireOptions()
 
 
 class SampleSource(ABC):
@@ -72,6 +73,7 @@ class RolloutContext:
         "model",
         "retry",
         "rollout_id",
+        "wire",
     )
 
     def __init__(
@@ -83,6 +85,7 @@ class RolloutContext:
         model: str | None = None,
         retry: RetryPolicy = _DEFAULT_RETRY,
         deadline: float | None = None,
+        wire: WireOptions = _DEFAULT_WIRE,
     ) -> None:
         """Describe the policy; `chat_completions_url` is the OpenAI *base* URL.
 
@@ -95,6 +98,7 @@ class RolloutContext:
         self.model = model
         self.retry = retry
         self.deadline = deadline
+        self.wire = wire
         self._sources: dict[str, SampleSource] = {}
         self._names: dict[str, str] = {}
         self._agents: dict[int, tuple[object, str]] = {}
@@ -127,6 +131,7 @@ class RolloutContext:
             model=self.model,
             retry=self.retry,
             deadline=deadline,
+            wire=self.wire,
         )
 
     @property

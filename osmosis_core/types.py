@@ -6,7 +6,7 @@ import math
 import unicodedata
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
@@ -83,6 +83,10 @@ class PolicyCall:
     completion_token_ids: list[int] | None = None
     logprobs: list[float | None] | None = None
     """Aligned with `completion_token_ids` when both were returned."""
+    logprobs_kind: Literal["sampling", "raw", "unknown"] = "unknown"
+    """`raw` is before temperature and truncation (vLLM's default), `sampling` after (SGLang's)."""
+    weight_versions: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """`{"version", "start", "end"}` over completion tokens, as far as the endpoint says."""
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     duration_sec: float = 0.0
     error: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 _MAX_ANSWER_BYTES = 128 * 1024 * 1024
+_MIN_SECRET = 4
 _CONNECT_SEC = 10.0
 _READ_SEC = 600.0
 _RETRYABLE = frozenset((408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529))
@@ -33,6 +35,8 @@ class Outcome:
     body: bytes = b""
     content_type: str = ""
     error: str | None = None
+    detail: str = ""
+    """What the endpoint itself said about a refusal, on one line."""
     retryable: bool = False
     retry_after: str | None = None
 
@@ -64,8 +68,12 @@ async def attempt(
     is_chat: bool,
     read_timeout_sec: float | None,
     secret: str | None,
+    on_delta: Callable[[bytes], None] | None = None,
 ) -> Outcome:
-    """Send once and read to the end; `secret` is cut out of whatever the endpoint says."""
+    """Send once and read to the end; `secret` is cut out of whatever the endpoint says.
+
+    `on_delta` is given the bytes of a streamed answer as they come, once they are understood.
+    """
     import aiohttp
 
     status = None
@@ -83,7 +91,7 @@ async def attempt(
             if not is_chat:
                 data = await _read(response)
                 return Outcome(status, body=data, content_type=response.content_type)
-            return await _completion(response, where)
+            return await _completion(response, where, on_delta)
     except MalformedAnswer as error:
         problem = MalformedAnswer(error.problem, redact(error.quoted, secret))
         text = f"malformed answer of the policy at {where}: {problem}"
@@ -102,7 +110,9 @@ async def attempt(
         )
 
 
-async def _completion(response: aiohttp.ClientResponse, where: str) -> Outcome:
+async def _completion(
+    response: aiohttp.ClientResponse, where: str, on_delta: Callable[[bytes], None] | None
+) -> Outcome:
     if response.content_type == "text/html":
         return Outcome.failed(
             f"the policy at {where} answered a web page, not a chat completion; check that the "
@@ -110,11 +120,13 @@ async def _completion(response: aiohttp.ClientResponse, where: str) -> Outcome:
             status=response.status,
         )
     if response.content_type == "text/event-stream":
-        return Outcome(response.status, await _assembled(response))
+        return Outcome(response.status, await _assembled(response, on_delta))
     return Outcome(response.status, parse_completion(await _read(response)))
 
 
-async def _assembled(response: aiohttp.ClientResponse) -> Json:
+async def _assembled(
+    response: aiohttp.ClientResponse, on_delta: Callable[[bytes], None] | None
+) -> Json:
     reader, assembler, size = EventReader(), Assembler(), 0
     async for chunk in response.content.iter_any():
         size += len(chunk)
@@ -122,6 +134,8 @@ async def _assembled(response: aiohttp.ClientResponse) -> Json:
             raise MalformedAnswer(f"the stream passed {_MAX_ANSWER_BYTES >> 20} MiB without an end")
         for data in reader.feed(chunk):
             assembler.add(data)
+        if on_delta is not None:
+            on_delta(chunk)
         if assembler.done:
             break
     for data in reader.close():
@@ -156,6 +170,7 @@ async def _refused(response: aiohttp.ClientResponse, where: str, secret: str | N
         response.status,
         body=body.encode("utf-8", "replace") if detail and body.lstrip().startswith("{") else b"",
         error=f"the policy at {where} answered {response.status}{said}{hint}",
+        detail=detail,
         retryable=response.status in _RETRYABLE,
         retry_after=response.headers.get("retry-after"),
     )
@@ -185,8 +200,8 @@ def _one_line(text: str) -> str:
 
 
 def redact(text: str, secret: str | None) -> str:
-    """The text without the secret."""
-    return text.replace(secret, "***") if secret else text
+    """The text without the secret; one of a few letters is left, it would hit other words."""
+    return text.replace(secret, "***") if secret and len(secret) >= _MIN_SECRET else text
 
 
 def _without_credentials(url: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 import uuid
@@ -31,48 +32,68 @@ def begin_call(context: RolloutContext, scope: Scope, request: Json) -> PolicyCa
 
 
 def complete_call(call: PolicyCall, completion: Json) -> None:
-    """Fill the record from the completion; token fields as vLLM and SGLang name them.
+    """Fill the record from the completion, whatever the engine calls its fields.
 
-    Sources: training.md 1.1. What the endpoint did not return stays None.
+    Sources: training.md 1.1 (vLLM, SGLang, mlx-lm, llama.cpp). What was not returned stays None.
     """
     choice: Json = completion["choices"][0]
-    sglext = completion.get("sglext")
-    extension: Json = sglext if isinstance(sglext, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+    sglext, meta = _object(completion.get("sglext")), _object(choice.get("meta_info"))
+    entries: list[Json] = _object(choice.get("logprobs")).get("content") or []
+    triples: list[Any] = meta.get("output_token_logprobs") or []
     call.answer = choice["message"]
     call.finish_reason = choice["finish_reason"]
     call.usage = completion.get("usage")
     call.response_id = completion.get("id")
     call.model = completion.get("model")
     call.prompt_token_ids = _first(
-        completion.get("prompt_token_ids"),
-        choice.get("prompt_token_ids"),
-        extension.get("input_ids"),
+        completion.get("prompt_token_ids"), choice.get("prompt_token_ids"), sglext.get("input_ids")
     )
-    outputs: list[Any] = extension.get("output_ids") or [None]
+    outputs: list[Any] = sglext.get("output_ids") or [None]
     call.completion_token_ids = _first(
         choice.get("token_ids"),
         choice.get("response_token_ids"),
         outputs[0],
-        _ids_in_logprobs(choice),
+        _ids_in(entries),
+        [triple[1] for triple in triples] or None,
     )
-    entries = _logprob_entries(choice)
-    call.logprobs = [entry.get("logprob") for entry in entries] if entries else None
+    logprobs = [_logprob(entry) for entry in entries] or [triple[0] for triple in triples]
+    call.logprobs = logprobs or None
+    is_sglang = bool(sglext or triples or "metadata" in completion)
+    is_sglang = is_sglang or "response_token_ids" in choice
+    call.weight_versions = _weight_versions(completion, choice, call.completion_token_ids)
+    if call.logprobs:
+        is_vllm = "prompt_token_ids" in completion and not is_sglang
+        call.logprobs_kind = "sampling" if is_sglang else "raw" if is_vllm else "unknown"
     call.error = None
 
 
-def _logprob_entries(choice: Json) -> list[Json]:
-    logprobs: Json = choice.get("logprobs") or {}
-    return logprobs.get("content") or []
+def _logprob(entry: Json) -> float | None:
+    if "logprob" not in entry and entry.get("prob"):
+        return math.log(entry["prob"])
+    return entry.get("logprob")
 
 
-def _ids_in_logprobs(choice: Json) -> list[int] | None:
-    entries = _logprob_entries(choice)
+def _weight_versions(completion: Json, choice: Json, ids: list[int] | None) -> list[Json]:
+    metadata = _object(completion.get("metadata"))
+    spans = choice.get("weight_versions") or metadata.get("weight_versions")
+    if spans:
+        return spans
+    version = metadata.get("weight_version") or completion.get("weight_version")
+    end = len(ids) if ids is not None else 0
+    return [] if version is None else [{"version": str(version), "start": 0, "end": end}]
+
+
+def _ids_in(entries: list[Json]) -> list[int] | None:
     if entries and all(isinstance(entry.get("id"), int) for entry in entries):
         return [entry["id"] for entry in entries]
     tokens = [str(entry.get("token")) for entry in entries]
     if tokens and all(re.fullmatch(r"token_id:\d+", token) for token in tokens):
         return [int(token.removeprefix("token_id:")) for token in tokens]
     return None
+
+
+def _object(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
 def _first(*candidates: list[int] | None) -> list[int] | None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import AsyncGenerator
 from types import ModuleType
 from typing import Any
 
 from osmosis_core.context import RolloutContext, agent_scope, current_scope
 from osmosis_core.errors import ConfigError
-from osmosis_core.policy.transport import (
+from osmosis_core.policy.binding import (
     BINDING_HEADER,
+    TEE_HEADER,
     WireRequest,
     WireResponse,
     binding_header,
-    exchange,
-    exchange_blocking,
 )
+from osmosis_core.policy.transport import exchange, exchange_blocking
 
 BASE_URL = "http://policy.osmosis.invalid/v1"
 """Placeholder base URL; the transport swaps in the active rollout's."""
@@ -48,15 +49,17 @@ def client(lib: ModuleType | None = None) -> Any:
 
 
 def bound_headers(
-    context: RolloutContext, sample_id: str, *, trainable: bool = True
+    context: RolloutContext, sample_id: str, *, trainable: bool = True, tee: bool = False
 ) -> dict[str, str]:
     """Request headers that bind a call to a rollout and sample whatever the context variables say.
 
     For adapters whose framework calls the model from a thread or generator that does not inherit
-    them. The header never leaves the process.
+    them. `tee=True` asks for real deltas, for a consumer that shows them. The headers never leave
+    the process.
     """
     with agent_scope(sample_id, trainable=trainable):
-        return {BINDING_HEADER: binding_header(context, current_scope())}
+        headers = {BINDING_HEADER: binding_header(context, current_scope())}
+    return {**headers, TEE_HEADER: "1"} if tee else headers
 
 
 def _httpx() -> ModuleType:
@@ -71,7 +74,8 @@ def _async_client(lib: Any) -> Any:
     class Transport(lib.AsyncBaseTransport):
         async def handle_async_request(self, request: Any) -> Any:
             await request.aread()
-            return _response(lib, request, await exchange(_wire_request(request)))
+            answer = await exchange(_wire_request(request))
+            return _response(lib, request, answer, _stream(lib, answer.deltas))
 
     class SharedAsyncClient(lib.AsyncClient):
         async def aclose(self) -> None: ...
@@ -117,11 +121,26 @@ def _wire_request(request: Any) -> WireRequest:
     )
 
 
-def _response(lib: Any, request: Any, answer: WireResponse) -> Any:
+def _stream(lib: Any, deltas: AsyncGenerator[bytes] | None) -> Any:
+    if deltas is None:
+        return None
+
+    class Deltas(lib.AsyncByteStream):
+        async def __aiter__(self) -> AsyncGenerator[bytes]:
+            async for chunk in deltas:
+                yield chunk
+
+        async def aclose(self) -> None:
+            await deltas.aclose()
+
+    return Deltas()
+
+
+def _response(lib: Any, request: Any, answer: WireResponse, stream: Any = None) -> Any:
     return lib.Response(
         answer.status,
         headers=answer.headers,
-        content=answer.body,
         request=request,
+        **({"content": answer.body} if stream is None else {"stream": stream}),
         extensions={"osmosis_call": answer.call} if answer.call is not None else {},
     )

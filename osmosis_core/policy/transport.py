@@ -5,127 +5,111 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-import urllib.parse
-import weakref
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 
-from osmosis_core.context import (
-    RolloutContext,
-    Scope,
-    current_scope,
-    get_rollout_context,
-)
-from osmosis_core.errors import PolicyNotBoundError
+from osmosis_core.errors import PolicyError
 from osmosis_core.plugins import get_plugins
 from osmosis_core.policy.assemble import Json, short_stream
 from osmosis_core.policy.attempt import Outcome, attempt
+from osmosis_core.policy.binding import (
+    TEE_HEADER,
+    Binding,
+    WireRequest,
+    WireResponse,
+    bind,
+    chat_body,
+    request_headers,
+)
 from osmosis_core.policy.calls import begin_call, complete_call
+from osmosis_core.policy.dialect import Asked, ask, endpoint_of, learn, without_captured
 from osmosis_core.policy.retry import RetryPlan
 from osmosis_core.policy.wire import run_blocking
 from osmosis_core.types import Attempt, PolicyCall
 
-BINDING_HEADER = "x-osmosis-binding"
-_CHAT = "/chat/completions"
-_HOP = ("host", "connection", "content-length", "transfer-encoding")
-_DROPPED = frozenset((*_HOP, "accept-encoding", "authorization", "user-agent"))
-_PRINTABLE = "".join(chr(c) for c in range(0x21, 0x7F))
-_contexts: weakref.WeakValueDictionary[int, RolloutContext] = weakref.WeakValueDictionary()
+_JSON = {"content-type": "application/json"}
+_EVENTS = {"content-type": "text/event-stream"}
 
-
-@dataclass(frozen=True, slots=True)
-class WireRequest:
-    """A request as the framework's HTTP client made it."""
-
-    method: str
-    path: str
-    """Below the base URL, with the query."""
-    headers: dict[str, str]
-    """Names in lower case."""
-    body: bytes
-    read_timeout_sec: float | None = None
-    """Longest silence of the server, as the client above asks for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class WireResponse:
-    """What the framework's HTTP client is given."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-    call: PolicyCall | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """Which rollout and sample a request belongs to."""
-
-    context: RolloutContext
-    scope: Scope
+type OnDelta = Callable[[bytes], None]
 
 
 @dataclass(slots=True)
 class _Exchange:
-    """One call on its way: the request as it goes out, and its record."""
+    """One request on its way: what the framework asked, what goes out, and the record."""
 
     binding: Binding
     request: WireRequest
+    headers: dict[str, str]
+    chat: Json | None
+    """The framework's chat completion request; None for anything else, which is only passed on."""
     call: PolicyCall | None = None
-    body: bytes = b""
-    streamed: bool = False
-    include_usage: bool = False
-    headers: dict[str, str] = field(default_factory=dict[str, str])
-
-
-def binding_header(context: RolloutContext, scope: Scope) -> str:
-    """The value of `BINDING_HEADER` that names a rollout and a sample."""
-    _contexts[id(context)] = context
-    return f"{id(context)}/{scope.sample_id}/{int(scope.trainable)}"
-
-
-def bind(request: WireRequest) -> Binding:
-    """The rollout and sample of a request: its binding header, else the active ones.
-
-    Raises:
-        PolicyNotBoundError: neither names a rollout.
-    """
-    header = request.headers.get(BINDING_HEADER)
-    if header:
-        number, sample_id, trainable = header.split("/")
-        context = _contexts.get(int(number))
-        scope = Scope(sample_id, trainable == "1")
-    else:
-        context, scope = get_rollout_context(), current_scope()
-    if context is None:
-        raise PolicyNotBoundError("the policy client")
-    return Binding(context, scope)
+    asked: Asked | None = None
+    on_delta: OnDelta | None = None
+    has_deltas: bool = False
+    """True once the framework was given a part of the answer."""
 
 
 async def exchange(request: WireRequest) -> WireResponse:
     """Send a request to the active rollout's policy.
 
     A failed call is an answer with an error status and an OpenAI-style error body, recorded as
-    failed; it never raises but for a missing rollout and for cancellation.
+    failed; it never raises but for a missing rollout and for cancellation. With deltas, a stream
+    that breaks after its first part raises PolicyError where it is read.
     """
-    return await _exchange(request, bind(request))
+    sent = _prepare(request, bind(request))
+    is_teed = sent.binding.context.wire.tee or TEE_HEADER in request.headers
+    if is_teed and sent.chat is not None and sent.chat.get("stream"):
+        return await _teed(sent)
+    return await _exchange(sent)
 
 
 def exchange_blocking(request: WireRequest) -> WireResponse:
-    """As `exchange`, for synchronous clients; the rollout is that of the calling thread."""
-    return run_blocking(_exchange(request, bind(request)))
+    """As `exchange`, for synchronous clients and without deltas; bound in the calling thread."""
+    return run_blocking(_exchange(_prepare(request, bind(request))))
 
 
-async def _exchange(request: WireRequest, binding: Binding) -> WireResponse:
+async def _teed(sent: _Exchange) -> WireResponse:
+    """Begin to answer with the first delta; before that a failed try is tried again as ever."""
+    deltas: asyncio.Queue[bytes] = asyncio.Queue()
+    sent.on_delta = deltas.put_nowait
+    task = asyncio.create_task(_exchange(sent))
+    task.add_done_callback(lambda _: deltas.put_nowait(b""))
+    try:
+        first = await deltas.get()
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task])
+        raise
+    if not first:
+        return await task
+    return WireResponse(200, _EVENTS, b"", sent.call, _deltas(task, deltas, first))
+
+
+async def _deltas(
+    task: asyncio.Task[WireResponse], deltas: asyncio.Queue[bytes], chunk: bytes
+) -> AsyncGenerator[bytes]:
+    try:
+        while chunk:
+            yield chunk
+            chunk = await deltas.get()
+        call = task.result().call
+        if call is not None and call.error is not None:
+            raise PolicyError(call.error)
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def _exchange(sent: _Exchange) -> WireResponse:
     started = time.monotonic()
-    sent = _prepare(request, binding)
     outcome = Outcome.failed("cancelled before the answer was complete")
     try:
         outcome = await _send(sent)
     finally:
         if sent.call is not None:
             _finish(sent.call, outcome, time.monotonic() - started)
-    return _forwarded(outcome) if sent.call is None else _answer(sent, outcome, sent.call)
+    return _answer(sent, outcome)
 
 
 def _finish(call: PolicyCall, outcome: Outcome, duration_sec: float) -> None:
@@ -138,40 +122,20 @@ def _finish(call: PolicyCall, outcome: Outcome, duration_sec: float) -> None:
 
 
 def _prepare(request: WireRequest, binding: Binding) -> _Exchange:
-    context = binding.context
-    sent = _Exchange(binding, request, body=request.body)
-    body = _chat_body(request)
-    if body is not None:
-        body["model"] = context.model or "osmosis-rollout"
-        sent.streamed = bool(body.get("stream"))
-        options: Json = body.get("stream_options") or {}
-        sent.include_usage = bool(options.get("include_usage"))
-        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-        sent.body = text.encode("utf-8", "replace")
-        sent.call = begin_call(context, binding.scope, body)
-    sent.headers = {
-        name: value
-        for name, value in request.headers.items()
-        if name not in _DROPPED and not name.startswith(("x-stainless-", "openai-", "x-osmosis-"))
-    }
-    sent.headers["user-agent"] = "osmosis-core"
-    if context.rollout_id:
-        sent.headers["x-rollout-id"] = urllib.parse.quote(context.rollout_id, safe=_PRINTABLE)
-    sent.headers["x-sample-id"] = binding.scope.sample_id
-    if context.api_key:
-        sent.headers["authorization"] = f"Bearer {context.api_key}"
+    sent = _Exchange(binding, request, request_headers(request, binding), chat_body(request))
+    if sent.chat is not None:
+        _ask(sent)
     return sent
 
 
-def _chat_body(request: WireRequest) -> Json | None:
-    """The body of a chat completion request; None for anything else, which goes out as it is."""
-    if request.method != "POST" or not request.path.partition("?")[0].endswith(_CHAT):
-        return None
-    try:
-        body: Any = json.loads(request.body)
-    except ValueError:
-        return None
-    return body if isinstance(body, dict) else None  # pyright: ignore[reportUnknownVariableType]
+def _ask(sent: _Exchange) -> None:
+    """Write the request anew from what the framework asked and the endpoint understands."""
+    context, chat = sent.binding.context, sent.chat
+    assert chat is not None
+    sent.asked = ask(chat, context, endpoint_of(context.chat_completions_url))
+    if sent.call is None:
+        sent.call = begin_call(context, sent.binding.scope, sent.asked.body)
+    sent.call.request = sent.asked.body
 
 
 async def _send(sent: _Exchange) -> Outcome:
@@ -192,47 +156,67 @@ async def _send(sent: _Exchange) -> Outcome:
 async def _attempts(sent: _Exchange) -> Outcome:
     context = sent.binding.context
     plan = RetryPlan(context.retry, context.deadline)
-    url = context.chat_completions_url.rstrip("/") + sent.request.path
+    endpoint = endpoint_of(context.chat_completions_url)
     while True:
-        began = time.monotonic()
-        outcome = Outcome.failed("given up before the answer was complete")
-        try:
-            outcome = await attempt(
-                sent.request.method,
-                url,
-                sent.headers,
-                sent.body,
-                is_chat=sent.call is not None,
-                read_timeout_sec=sent.request.read_timeout_sec,
-                secret=context.api_key,
-            )
-        finally:
-            if sent.call is not None:
-                number, took = len(sent.call.attempts) + 1, time.monotonic() - began
-                sent.call.attempts.append(Attempt(number, took, outcome.status, outcome.error))
-        delay_sec = plan.delay_before_retry(outcome)
+        outcome = await _attempt(sent)
+        if sent.asked is not None and learn(endpoint, sent.asked, outcome.status, outcome.detail):
+            _ask(sent)
+            continue
+        delay_sec = None if sent.has_deltas else plan.delay_before_retry(outcome)
         if delay_sec is None:
             return outcome
         await asyncio.sleep(delay_sec)
 
 
-def _answer(sent: _Exchange, outcome: Outcome, call: PolicyCall) -> WireResponse:
-    completion = outcome.completion
-    if completion is None:
-        return WireResponse(
-            outcome.error_status, {"content-type": "application/json"}, outcome.error_body, call
+async def _attempt(sent: _Exchange) -> Outcome:
+    context, call, began = sent.binding.context, sent.call, time.monotonic()
+    outcome = Outcome.failed("given up before the answer was complete")
+    try:
+        outcome = await attempt(
+            sent.request.method,
+            context.chat_completions_url.rstrip("/") + sent.request.path,
+            sent.headers,
+            sent.request.body if sent.asked is None else _encoded(sent.asked.body),
+            is_chat=call is not None,
+            read_timeout_sec=sent.request.read_timeout_sec,
+            secret=context.api_key,
+            on_delta=_noted(sent),
         )
-    if sent.streamed:
-        body = short_stream(completion, sent.include_usage)
-        return WireResponse(200, {"content-type": "text/event-stream"}, body, call)
-    body = json.dumps(completion, separators=(",", ":")).encode()
-    return WireResponse(200, {"content-type": "application/json"}, body, call)
+    finally:
+        if call is not None:
+            took = time.monotonic() - began
+            number = len(call.attempts) + 1
+            call.attempts.append(Attempt(number, took, outcome.status, outcome.error))
+    return outcome
 
 
-def _forwarded(outcome: Outcome) -> WireResponse:
-    """The answer to a request that is not a chat completion, as the endpoint gave it."""
+def _noted(sent: _Exchange) -> OnDelta | None:
+    on_delta = sent.on_delta
+    if on_delta is None:
+        return None
+
+    def note(chunk: bytes) -> None:
+        sent.has_deltas = True
+        on_delta(chunk)
+
+    return note
+
+
+def _encoded(body: Json) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def _answer(sent: _Exchange, outcome: Outcome) -> WireResponse:
     if outcome.error is not None:
-        return WireResponse(
-            outcome.error_status, {"content-type": "application/json"}, outcome.error_body
-        )
-    return WireResponse(outcome.status or 200, {"content-type": outcome.content_type}, outcome.body)
+        return WireResponse(outcome.error_status, _JSON, outcome.error_body, sent.call)
+    if outcome.completion is None or sent.asked is None or sent.chat is None:
+        content_type = {"content-type": outcome.content_type}
+        return WireResponse(outcome.status or 200, content_type, outcome.body)
+    completion = without_captured(outcome.completion, sent.asked)
+    if sent.chat.get("stream"):
+        options: Json = sent.chat.get("stream_options") or {}
+        stream = short_stream(completion, bool(options.get("include_usage")))
+        return WireResponse(200, _EVENTS, stream, sent.call)
+    return WireResponse(
+        200, _JSON, json.dumps(completion, separators=(",", ":")).encode(), sent.call
+    )
