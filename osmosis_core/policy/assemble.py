@@ -51,6 +51,10 @@ class EventReader:
             self._data.clear()
 
 
+class _Parts(list[str]):
+    """A text that is still coming in; joined once, so a long answer costs linear time."""
+
+
 class Assembler:
     """Chat completion chunks in, one chat completion out."""
 
@@ -103,9 +107,7 @@ class Assembler:
         if any(not choice.get("finish_reason") for choice in choices):
             raise MalformedAnswer("the stream was cut: it ended without a finish reason")
         for choice in choices:
-            calls = choice["message"].get("tool_calls")
-            if calls:
-                choice["message"]["tool_calls"] = [calls[index] for index in sorted(calls)]
+            choice["message"] = _joined(choice["message"])
         return _checked({**self._head, "object": "chat.completion", "choices": choices})
 
 
@@ -120,7 +122,7 @@ def _merge_message(message: Json, delta: Json) -> None:
         elif name == "role":
             message["role"] = value
         elif isinstance(value, str):
-            message[name] = (message.get(name) or "") + value
+            _append(message, name, value)
         elif isinstance(value, list):
             message[name] = [*(message.get(name) or []), *value]
         else:
@@ -140,11 +142,31 @@ def _merge_tool_call(call: Json, delta: Json) -> None:
     for name, value in delta.items():
         if name == "function" and value:
             function: Json = call.setdefault("function", {"name": "", "arguments": ""})
-            function["name"] += value.get("name") or ""
-            function["arguments"] += value.get("arguments") or ""
+            for part in ("name", "arguments"):
+                _append(function, part, value.get(part) or "")
         elif name != "index" and value:
             call[name] = value
     call.setdefault("type", "function")
+
+
+def _append(target: Json, name: str, text: str) -> None:
+    parts = target.get(name)
+    if not isinstance(parts, _Parts):
+        parts = target[name] = _Parts([parts] if parts else [])
+    parts.append(text)
+
+
+def _joined(value: Any) -> Any:
+    """The message with its texts joined and its tool calls as a list, by index."""
+    if isinstance(value, _Parts):
+        return "".join(value)
+    if not isinstance(value, dict):
+        return value
+    message: Json = {name: _joined(item) for name, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    calls = message.get("tool_calls")
+    if isinstance(calls, dict):
+        message["tool_calls"] = [calls[index] for index in sorted(calls)]  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+    return message
 
 
 def _merge_logprobs(logprobs: Json, delta: Json) -> None:
