@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,19 @@ def _check_seconds(ctx: click.Context, param: click.Parameter, value: float) -> 
     if not (math.isfinite(value) and value > 0):
         raise click.BadParameter(f"{value} is not a number of seconds above 0", ctx, param)
     return value
+
+
+def _check_capture(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, Any]:
+    capture: dict[str, Any] = {}
+    for value in values:
+        name, separator, text = value.partition("=")
+        try:
+            capture[name] = json.loads(text) if separator else True
+        except ValueError as error:
+            raise click.BadParameter(f"{value!r}: {text!r} is not JSON", ctx, param) from error
+    return capture
 
 
 _COUNT = click.IntRange(min=1)
@@ -35,6 +49,14 @@ def group() -> None:
 @click.option("--model", help="Model name to ask the endpoint for.")
 @click.option(
     "--api-key-env", metavar="NAME", help="Variable with the key; OSMOSIS_API_KEY by default."
+)
+@click.option("--plain", is_flag=True, help="Ask for plain answers instead of streams.")
+@click.option(
+    "--capture",
+    metavar="NAME[=JSON]",
+    multiple=True,
+    callback=_check_capture,
+    help="Add a field to every request, such as logprobs or return_token_ids (true).",
 )
 @click.option("--preflight/--no-preflight", default=True, help="Try the endpoint first (yes).")
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Skip this many rows.")

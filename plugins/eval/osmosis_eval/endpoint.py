@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from osmosis_core import ConfigError, OsmosisError, RetryPolicy, RolloutContext
+from osmosis_core import ConfigError, OsmosisError, RetryPolicy, RolloutContext, WireOptions
 from osmosis_core.errors import describe
 from osmosis_core.hookspecs import PolicyEndpoint, PolicyFactory
 from osmosis_core.plugins import get_plugins
@@ -51,7 +51,7 @@ def external_policy(base_url: str, model: str | None, key_env: str | None) -> Po
     return PolicyChoice(lambda: _given(endpoint), shown, is_external=True)
 
 
-async def check_endpoint(endpoint: PolicyEndpoint) -> None:
+async def check_endpoint(endpoint: PolicyEndpoint, wire: WireOptions) -> None:
     """Ask for one short completion.
 
     Raises:
@@ -63,6 +63,7 @@ async def check_endpoint(endpoint: PolicyEndpoint) -> None:
         model=endpoint.model,
         retry=RetryPolicy(max_attempts=1),
         deadline=time.monotonic() + _PREFLIGHT_SEC,
+        wire=wire,
     )
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
     with context:

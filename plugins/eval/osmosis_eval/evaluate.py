@@ -66,12 +66,12 @@ async def _evaluate(prepared: Prepared) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         endpoint = await stack.enter_async_context(prepared.policy.factory())
         if prepared.policy.is_external and settings.preflight:
-            await check_endpoint(endpoint)
+            await check_endpoint(endpoint, settings.wire)
         directory = create_directory(settings.output, prepared.name)
         backend = _create_backend(prepared, directory)
         stack.push_async_callback(backend.shutdown)
         key = endpoint.api_key or (None if prepared.policy.is_external else _NO_KEY)
-        context = RolloutContext(endpoint.base_url, key, model=endpoint.model)
+        context = RolloutContext(endpoint.base_url, key, model=endpoint.model, wire=settings.wire)
         redact = redactor(context.api_key)
         with ResultFiles(directory, redact) as files, context:
             return await _roll_out(prepared, backend, files, redact)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import click
 
-from osmosis_core import ConfigError
+from osmosis_core import ConfigError, WireOptions
 from osmosis_core.discovery import Entrypoint, load_entrypoint
 from osmosis_core.errors import nearest
 from osmosis_core.execution import Program
@@ -29,6 +30,8 @@ class Settings:
     base_url: str | None = None
     model: str | None = None
     api_key_env: str | None = None
+    plain: bool = False
+    capture: dict[str, Any] = field(default_factory=dict[str, Any])
     preflight: bool = True
     offset: int = 0
     limit: int | None = None
@@ -42,6 +45,11 @@ class Settings:
     show: int = 0
     as_json: bool = False
     is_quiet: bool = False
+
+    @property
+    def wire(self) -> WireOptions:
+        """How the policy is asked."""
+        return WireOptions(stream=not self.plain, capture=self.capture)
 
 
 @dataclass(frozen=True, slots=True)

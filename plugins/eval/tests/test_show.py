@@ -37,3 +37,26 @@ def test_first_conversations_are_printed(workspace: Any) -> None:
         "tool: three",
         "assistant: it is three",
     ]
+
+
+def test_captured_fields_are_asked_for_and_written_down(workspace: Any) -> None:
+    workspace.write("flow.py", TOOL_FLOW)
+    workspace.rows(1)
+    with ScriptedPolicy("hi") as policy:
+        capture = ["--capture", "return_token_ids", "--capture", "top_logprobs=0", "--plain"]
+        ended = workspace.run(*workspace.arguments(*capture), "--base-url", policy.base_url)
+    assert ended.code == 0, ended.err
+    body = policy.requests[-1].body
+    assert body["return_token_ids"] is True
+    assert body["top_logprobs"] == 0
+    assert "stream" not in body
+    assert (
+        '"completion_token_ids": [104, 105]' in (workspace.path / "out/samples.jsonl").read_text()
+    )
+
+
+def test_capture_that_is_not_json_is_a_usage_error(workspace: Any) -> None:
+    workspace.rows(1)
+    ended = workspace.run(*workspace.arguments("--capture", "a=b"), "--policy", "demo")
+    assert ended.code == 2
+    assert "'b' is not JSON" in ended.err
