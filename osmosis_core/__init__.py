@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from osmosis_core.active import get_rollout_context
 from osmosis_core.backend import ConcurrencyLimiter, ExecutionBackend, ResultCallback
 from osmosis_core.backends.local import LocalBackend
 from osmosis_core.config import (
@@ -12,11 +13,7 @@ from osmosis_core.config import (
     RetryPolicy,
     WireOptions,
 )
-from osmosis_core.context import (
-    RolloutContext,
-    SampleSource,
-    get_rollout_context,
-)
+from osmosis_core.context import RolloutContext, SampleSource
 from osmosis_core.errors import (
     BackendError,
     ConfigError,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Iterable
 from typing import Any, Literal, Protocol
 
+from osmosis_core.errors import BackendError
 from osmosis_core.types import ExecutionRequest, ExecutionResult, RolloutStatus
 
 type CancelDisposition = Literal["cancelled_queued", "cancelled_running", "not_found"]
@@ -95,7 +95,11 @@ def select_rollouts(
 
 
 class ConcurrencyLimiter:
-    """Caps how many rollouts run at once, first come first served; None means unlimited."""
+    """Caps how many rollouts run at once, first come first served; None means unlimited.
+
+    Raises:
+        ValueError: the cap is less than 1.
+    """
 
     def __init__(self, max_concurrent: int | None = None) -> None:
         if max_concurrent is not None and max_concurrent < 1:
@@ -105,15 +109,6 @@ class ConcurrencyLimiter:
         self.queued = 0
         self._slots: asyncio.Semaphore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-
-    @asynccontextmanager
-    async def slot(self) -> AsyncGenerator[None]:
-        """Wait for a slot and hold it."""
-        await self.acquire()
-        try:
-            yield
-        finally:
-            self.release()
 
     async def acquire(self) -> None:
         """Wait for a slot."""
@@ -136,6 +131,8 @@ class ConcurrencyLimiter:
         """The semaphore of the running loop; a limiter outlives loops but serves one at a time."""
         loop = asyncio.get_running_loop()
         if self.max_concurrent is not None and loop is not self._loop:
+            if (self.running or self.queued) and self._loop and not self._loop.is_closed():
+                raise BackendError("in use on another event loop; give each loop its own backend")
             self._slots, self._loop = asyncio.Semaphore(self.max_concurrent), loop
             self.running = self.queued = 0
         return self._slots

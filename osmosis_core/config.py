@@ -72,7 +72,8 @@ class RetryPolicy:
     """
 
     max_attempts: int = 5
-    """Tries for 408, 429, 5xx, lost connections and malformed answers, the first included."""
+    """Tries, the first included, for 408, 425, 429, 5xx (but 501 and 505), lost connections and
+    malformed answers."""
     base_delay_sec: float = 0.5
     """Doubles with every try, with jitter; a `Retry-After` of the server comes first."""
     max_delay_sec: float = 8.0

@@ -1,23 +1,17 @@
-"""The active rollout: where its policy is, who has registered, what was called.
-
-A context variable holds a chain of frames. Entering a `RolloutContext` or an `agent_scope` pushes
-a frame and leaving restores the outer one, so they nest, and tasks and tool threads inherit them.
-"""
+"""One rollout: where its policy is, who has registered, what was called."""
 
 from __future__ import annotations
 
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Self
 
+from osmosis_core.active import enter, leave
 from osmosis_core.config import RetryPolicy, WireOptions
-from osmosis_core.errors import SampleError, WorkflowError, categorize, describe
-from osmosis_core.sample_ids import MAIN_SAMPLE, encode_sample_id, sample_key
+from osmosis_core.errors import SampleError, WorkflowError, boundary
+from osmosis_core.sample_ids import encode_sample_id
 from osmosis_core.types import Message, PolicyCall, RolloutSample
 
 _DEFAULT_RETRY = RetryPolicy()
@@ -30,25 +24,6 @@ class SampleSource(ABC):
     @abstractmethod
     async def get_sample(self, sample_id: str) -> RolloutSample:
         """Return the sample; `sample_id` is the id that it was registered under."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Whose policy calls these are."""
-
-    sample_id: str = MAIN_SAMPLE
-    trainable: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    context: RolloutContext | None
-    scope: Scope
-    outer: _Frame | None
-
-
-_DEFAULT_SCOPE = Scope()
-_frame: ContextVar[_Frame | None] = ContextVar("osmosis_rollout", default=None)
 
 
 class RolloutContext:
@@ -93,7 +68,7 @@ class RolloutContext:
         a `time.monotonic()` instant in seconds; no policy call outlives it.
         """
         self.chat_completions_url = chat_completions_url or _env("CHAT_COMPLETIONS_URL") or ""
-        self.api_key = api_key or _env("API_KEY")
+        self.api_key = (api_key or _env("API_KEY") or "").strip() or None
         self.rollout_id = rollout_id or _env("ROLLOUT_ID") or ""
         self.model = model
         self.retry = retry
@@ -106,15 +81,15 @@ class RolloutContext:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"RolloutContext({self.chat_completions_url!r}, rollout_id={self.rollout_id!r})"
+        url = self.chat_completions_url.partition("?")[0].rpartition("@")[2]
+        return f"RolloutContext({url!r}, rollout_id={self.rollout_id!r})"
 
     def __enter__(self) -> Self:
-        _frame.set(_Frame(self, _DEFAULT_SCOPE, _frame.get()))
+        enter(self)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        frame = _frame.get()
-        _frame.set(frame.outer if frame else None)
+        leave(self)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -154,6 +129,7 @@ class RolloutContext:
 
         Raises:
             SampleError: the id is taken, or no plugin adapts the object.
+            PluginError: the plugin that should adapt it raised.
         """
         known = self._agents.get(id(agent))
         if known is not None:
@@ -177,6 +153,10 @@ class RolloutContext:
         self, sample_id: str, source: SampleSource, *, derived: bool = False
     ) -> str:
         """Register a source under an id, as `register_agent`; one source may serve several ids."""
+        if not isinstance(source, SampleSource):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SampleError(
+                f"{source!r} is not a SampleSource; give one, or use register_agent()"
+            )
         with self._lock:
             key = encode_sample_id(sample_id)
             if derived:
@@ -218,13 +198,17 @@ class RolloutContext:
 
     async def _collect(self, sample_id: str) -> RolloutSample:
         try:
-            given = await self._sources[sample_id].get_sample(sample_id)
-            sample = given.model_copy(update={"id": sample_id, "calls": list(given.calls)})
-        except Exception as error:  # boundary: third-party sources raise anything
-            text = f"sample source {sample_id!r} raised {type(error).__name__}: {describe(error)}"
-            raise WorkflowError(text, category=categorize(error)) from error
-        sample.extra_fields.setdefault("agent_name", self._names[sample_id])
-        return sample
+            with boundary(WorkflowError):
+                given: object = await self._sources[sample_id].get_sample(sample_id)
+        except WorkflowError as error:
+            text = f"sample source {sample_id!r} failed: {error}"
+            raise WorkflowError(text, category=error.category) from error
+        if not isinstance(given, RolloutSample):  # pyright: ignore[reportUnnecessaryIsInstance]
+            kind = type(given).__name__
+            raise WorkflowError(f"sample source {sample_id!r} gave a {kind}, not a RolloutSample")
+        extra_fields = {"agent_name": self._names[sample_id], **given.extra_fields}
+        changed = {"id": sample_id, "calls": list(given.calls), "extra_fields": extra_fields}
+        return given.model_copy(update=changed)
 
     def _with_calls(self, samples: dict[str, RolloutSample]) -> dict[str, RolloutSample]:
         told = set(samples)
@@ -234,7 +218,7 @@ class RolloutContext:
                 sample = samples[call.sample_id] = RolloutSample(id=call.sample_id)
             sample.calls.append(call)
         for sample_id, sample in samples.items():
-            if sample_id not in told:
+            if sample_id not in told or not sample.messages:
                 sample.messages = _conversation(sample.calls)
             sample.trainable = sample.trainable and all(call.trainable for call in sample.calls)
             sample.truncated = any(call.finish_reason == "length" for call in sample.calls)
@@ -245,45 +229,6 @@ class RolloutContext:
         with self._lock:
             call.index = len(self._calls)
             self._calls.append(call)
-
-
-def get_rollout_context() -> RolloutContext | None:
-    """The active rollout, or None outside of one."""
-    frame = _frame.get()
-    return frame.context if frame else None
-
-
-def current_scope() -> Scope:
-    """Whose calls are made here: the innermost `agent_scope` of the active rollout."""
-    frame = _frame.get()
-    return frame.scope if frame else _DEFAULT_SCOPE
-
-
-@contextmanager
-def agent_scope(sample_id: str, *, trainable: bool = True) -> Generator[None]:
-    """Attribute the policy calls made inside to a sample; scopes nest, the inner one wins.
-
-    `sample_id` is a name, or an id that `register_agent` returned. `trainable=False` marks a
-    helper agent: its calls are recorded, its sample needs no reward and is not trained on.
-    """
-    outer = _frame.get()
-    scope = Scope(sample_key(sample_id), trainable)
-    _frame.set(_Frame(outer.context if outer else None, scope, outer))
-    try:
-        yield
-    finally:
-        _frame.set(outer)
-
-
-@contextmanager
-def no_rollout() -> Generator[None]:
-    """Hide the active rollout, as for graders."""
-    outer = _frame.get()
-    _frame.set(None)
-    try:
-        yield
-    finally:
-        _frame.set(outer)
 
 
 def _conversation(calls: list[PolicyCall]) -> list[Message]:

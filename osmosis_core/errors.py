@@ -14,8 +14,11 @@ User and plugin code raises whatever it likes; only `boundary()` classifies.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
+
+from pydantic import ValidationError
 
 from osmosis_core.types import RolloutErrorCategory
 
@@ -103,6 +106,9 @@ def categorize(error: BaseException) -> RolloutErrorCategory:
             return link.category
         if failed_call(link) is not None:
             return RolloutErrorCategory.HTTP_ERROR
+    if isinstance(error, BaseExceptionGroup):
+        members: list[BaseException] = list(error.exceptions)  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType]
+        return categorize(members[0])
     if isinstance(error, TimeoutError):
         return RolloutErrorCategory.TIMEOUT
     if isinstance(error, ValueError | TypeError):
@@ -131,22 +137,47 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             links += link.exceptions  # pyright: ignore[reportUnknownMemberType]
 
 
+def is_cancelling() -> bool:
+    """True when the running task was asked to stop, or there is none."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return True
+    return task is None or task.cancelling() > 0
+
+
 @contextmanager
 def boundary(kind: type[RolloutError]) -> Generator[None]:
-    """Turn whatever escapes the block into `kind`, keeping its text and its category."""
+    """Turn whatever user code lets escape into `kind`, keeping its text and its category.
+
+    `sys.exit()` and a CancelledError that nobody asked for are errors of the rollout too.
+    """
     try:
         yield
     except kind:
         raise
+    except SystemExit as error:
+        raise kind(f"called sys.exit({error.code!r})") from error
+    except asyncio.CancelledError as error:
+        if is_cancelling():
+            raise
+        raise kind("raised CancelledError: something that it awaited was cancelled") from error
     except Exception as error:
         raise kind(describe(error), category=categorize(error)) from error
 
 
 def describe(error: BaseException) -> str:
-    """The error's own text, or its type's name when it has none; a group says its members'."""
+    """What an error says, on one line if it is a failed policy call's, a group's or pydantic's."""
+    call = next((call for call in map(failed_call, _causes(error)) if call is not None), None)
+    if call is not None:
+        return str(getattr(call, "error", None) or call)
     if isinstance(error, BaseExceptionGroup):
         members: list[BaseException] = list(error.exceptions)  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType]
         return "; ".join(dict.fromkeys(map(describe, members)))
+    if isinstance(error, ValidationError):
+        issues = error.errors(include_url=False, include_input=False)
+        where = [".".join(map(str, issue["loc"])) for issue in issues]
+        return "; ".join(f"{at}: {issue['msg']}" for at, issue in zip(where, issues, strict=True))
     try:
         return str(error).strip() or type(error).__name__
     except Exception:  # a user's __str__ raises anything

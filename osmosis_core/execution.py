@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from osmosis_core.active import get_rollout_context, no_rollout
 from osmosis_core.config import AgentWorkflowConfig, GraderConfig
-from osmosis_core.context import RolloutContext, get_rollout_context, no_rollout
+from osmosis_core.context import RolloutContext
 from osmosis_core.errors import BackendError, GraderError, RolloutError, WorkflowError, boundary
 from osmosis_core.grader import Grader, GraderContext
 from osmosis_core.sample_ids import MAIN_SAMPLE
@@ -42,6 +43,9 @@ class Program:
 class RolloutCancelled(BackendError):
     """The rollout was cancelled on request; its result says `cancelled`, not `failure`."""
 
+    def __init__(self) -> None:
+        super().__init__("the rollout was cancelled on request")
+
 
 class Cutoff:
     """Ends the phase that it surrounds, at its deadline or on a cancel from the same loop."""
@@ -67,6 +71,8 @@ class Cutoff:
         swallowed cancellations are timeouts too.
         """
         self._check(deadline, late)
+        task = asyncio.current_task()
+        asked = task.cancelling() if task else 0
         left = None if deadline is None else deadline - time.monotonic()
         scope = self._scope = asyncio.timeout(left)
         try:
@@ -78,10 +84,12 @@ class Cutoff:
         finally:
             self._scope = None
         self._check(0.0 if scope.expired() else deadline, late)  # uvloop's timers may fire early
+        if task is not None and task.cancelling() > asked:
+            raise asyncio.CancelledError  # the caller's cancel, swallowed by user code
 
     def _check(self, deadline: float | None, late: str, cause: Exception | None = None) -> None:
         if self.cancelled:
-            raise RolloutCancelled("the rollout was cancelled on request") from cause
+            raise RolloutCancelled from cause
         if deadline is not None and time.monotonic() >= deadline:
             raise RolloutError(late, category=RolloutErrorCategory.TIMEOUT) from cause
 
@@ -107,7 +115,7 @@ async def run_workflow(
     output = AgentWorkflowOutput()
     try:
         async with (cutoff or Cutoff()).until(deadline, late):
-            with context, _user_code(WorkflowError):
+            with context, boundary(WorkflowError):
                 output = await _call_workflow(request, program, artifacts_dir)
                 samples = _with_output(await context.get_samples(), output)
         result = ExecutionResult(RolloutStatus.SUCCESS, samples)
@@ -200,10 +208,12 @@ async def run_grader(
     late = late_text("grader", request.grader_timeout_sec, 0.0)
     try:
         async with (cutoff or Cutoff()).until(deadline, late):
-            with no_rollout(), _user_code(GraderError):
+            with no_rollout(), boundary(GraderError):
                 config = program.grader_config.for_rollout() if program.grader_config else None
                 metadata = copy.deepcopy(request.metadata)
-                ctx = GraderContext(request.label, samples, metadata, artifacts_dir=artifacts_dir)
+                ctx = GraderContext(
+                    request.label, dict(samples), metadata, artifacts_dir=artifacts_dir
+                )
                 await program.grader(config).grade(ctx)
                 _check_rewards(samples)
         result = ExecutionResult(RolloutStatus.SUCCESS, samples)
@@ -233,21 +243,6 @@ def _check_rewards(samples: dict[str, RolloutSample]) -> None:
             f"the grader gave no reward to {', '.join(missing)}; call ctx.set_sample_reward() for "
             "each, or set sample.remove_sample"
         )
-
-
-@contextmanager
-def _user_code(kind: type[RolloutError]) -> Generator[None]:
-    """As `boundary`; what would end the process or the task is an error of the rollout too."""
-    try:
-        with boundary(kind):
-            yield
-    except SystemExit as error:
-        raise kind(f"called sys.exit({error.code!r})") from error
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise kind("raised CancelledError: something that it awaited was cancelled") from error
 
 
 def failed(error: RolloutError, samples: dict[str, RolloutSample]) -> ExecutionResult:

@@ -76,7 +76,7 @@ class GraderContext:
 
 def _finite(reward: SupportsFloat, sample_id: str) -> float:
     try:
-        number = math.nan if isinstance(reward, str | bytes) else float(reward)
+        number = math.nan if isinstance(reward, str | bytes | bytearray) else float(reward)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):

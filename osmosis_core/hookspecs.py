@@ -155,7 +155,7 @@ def osmosis_policy_call_finished(call: PolicyCall) -> None:
 
 @hookspec
 def osmosis_rollout_finished(request: ExecutionRequest, result: ExecutionResult) -> None:
-    """Observe the last result of a rollout, after its callbacks.
+    """Observe the last result of a rollout, after its callbacks; a cancelled caller has none.
 
     :param request: the request as given to `osmosis_rollout_started`.
     :param result: the graded result if there is one, else the workflow's.

@@ -27,7 +27,8 @@ def encode_sample_id(name: str) -> str:
     if len(key) <= _MAX_LENGTH:
         return key
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{key[: _MAX_LENGTH - len(digest) - 1].rstrip('%0123456789ABCDEF')}~{digest}"
+    readable = re.sub("%[0-9A-F]?$", "", key[: _MAX_LENGTH - len(digest) - 1])
+    return f"{readable}~{digest}"
 
 
 def sample_key(name_or_id: str) -> str:

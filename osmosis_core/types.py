@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
-type FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+type FiniteFloat = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 type Message = dict[str, Any]
 """One chat message, in the shape of whoever produced it."""
 

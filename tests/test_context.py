@@ -16,7 +16,7 @@ from osmosis_core import (
     WorkflowError,
     get_rollout_context,
 )
-from osmosis_core.context import current_scope, no_rollout
+from osmosis_core.active import current_scope, no_rollout
 from osmosis_core.policy import agent_scope
 from osmosis_core.sample_ids import encode_sample_id
 from osmosis_core.types import RolloutErrorCategory
@@ -341,7 +341,7 @@ async def test_collecting_twice_does_not_double_the_calls():
 async def test_error_of_a_source_names_its_sample_and_keeps_its_category():
     context = RolloutContext()
     context.register_sample_source("broken", BrokenSource())
-    with pytest.raises(WorkflowError, match="'broken' raised ValueError: no history") as caught:
+    with pytest.raises(WorkflowError, match="'broken' failed: no history") as caught:
         await context.get_samples()
     assert caught.value.category is RolloutErrorCategory.VALIDATION_ERROR
 

@@ -15,6 +15,7 @@ LAYERS = [
     {"types"},
     {"errors", "config"},
     {"sample_ids"},
+    {"active"},
     {"hookspecs", "offers"},
     {"plugins"},
     {"context"},

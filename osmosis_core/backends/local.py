@@ -23,6 +23,7 @@ from osmosis_core.discovery import load_program
 from osmosis_core.errors import BackendError, ConfigError, RolloutError
 from osmosis_core.execution import (
     Cutoff,
+    RolloutCancelled,
     failed,
     grading_refusal,
     late_text,
@@ -45,12 +46,13 @@ _MAX_FILE_NAME = 255
 class _Run:
     """One rollout in flight."""
 
-    __slots__ = ("cutoff", "has_slot", "request", "status", "submitted_at")
+    __slots__ = ("cutoff", "has_slot", "is_over", "request", "status", "submitted_at")
 
     def __init__(self, request: ExecutionRequest) -> None:
         self.request = request
         self.status = RolloutStatus.QUEUED
         self.has_slot = False
+        self.is_over = False
         self.submitted_at = time.monotonic()
         self.cutoff = Cutoff()
 
@@ -87,7 +89,9 @@ class LocalBackend(ExecutionBackend):
         self.program = load_program(workflow, workflow_config, grader, grader_config)
         config = self.program.workflow_config
         cap = config.concurrency.max_concurrent if config else DEFAULT_CONCURRENCY
-        self._limiter = ConcurrencyLimiter(cap if max_concurrent is None else max_concurrent)
+        if max_concurrent is not None and max_concurrent < 1:
+            raise ConfigError(f"max_concurrent is {max_concurrent!r}; give 1 or more, or None")
+        self._limiter = ConcurrencyLimiter(max_concurrent or cap)
         if max_queued is not None and max_queued < 1:
             raise ConfigError(f"max_queued is {max_queued!r}; give 1 or more, or None")
         self._max_queued = max_queued
@@ -124,11 +128,14 @@ class LocalBackend(ExecutionBackend):
         on_grader_complete: ResultCallback | None,
     ) -> None:
         try:
+            is_graded = on_grader_complete is not None and run.request.grade
             result = await self._run_workflow(run)
+            run.is_over = not is_graded
             reported(result)
             await on_workflow_complete(result)
-            if on_grader_complete is not None and run.request.grade:
+            if on_grader_complete is not None and is_graded:
                 result = await self._run_grader(run, result)
+                run.is_over = True
                 reported(result)
                 await on_grader_complete(result)
         finally:
@@ -157,8 +164,10 @@ class LocalBackend(ExecutionBackend):
 
     async def _run_grader(self, run: _Run, workflow: ExecutionResult) -> ExecutionResult:
         refusal = grading_refusal(run.request, self.program, workflow)
-        if refusal is not None:
+        if refusal is not None and not run.cutoff.cancelled:
             return refusal
+        if run.cutoff.cancelled:
+            return failed(RolloutCancelled(), workflow.samples)
         run.status = RolloutStatus.GRADING
         graded = await run_grader(
             run.request,
@@ -208,7 +217,7 @@ class LocalBackend(ExecutionBackend):
         dispositions: dict[str, CancelDisposition] = {}
         for rollout_id in select_rollouts(self._runs, ids, prefix, all):
             run = self._runs.get(rollout_id)
-            if run is None or run.cutoff.cancelled:
+            if run is None or run.is_over or run.cutoff.cancelled:
                 dispositions[rollout_id] = "not_found"
                 continue
             queued = run.status is RolloutStatus.QUEUED

@@ -5,7 +5,7 @@ api_key="-", max_retries=0)`. The client may be created anywhere and shared by e
 finds the active rollout when it is called.
 """
 
-from osmosis_core.context import agent_scope, current_scope
+from osmosis_core.active import agent_scope, current_scope
 from osmosis_core.errors import failed_call
 from osmosis_core.policy.clients import BASE_URL, MODEL, async_client, bound_headers, client
 

@@ -106,8 +106,11 @@ class Assembler:
             raise MalformedAnswer("the stream ended without an answer")
         if any(not choice.get("finish_reason") for choice in choices):
             raise MalformedAnswer("the stream was cut: it ended without a finish reason")
-        for choice in choices:
-            choice["message"] = _joined(choice["message"])
+        try:
+            for choice in choices:
+                choice["message"] = _joined(choice["message"])
+        except TypeError as error:
+            raise MalformedAnswer("the stream mixes text with other content") from error
         return _checked({**self._head, "object": "chat.completion", "choices": choices})
 
 
@@ -124,7 +127,8 @@ def _merge_message(message: Json, delta: Json) -> None:
         elif isinstance(value, str):
             _append(message, name, value)
         elif isinstance(value, list):
-            message[name] = [*(message.get(name) or []), *value]
+            message[name] = message.get(name) or []
+            message[name].extend(value)
         else:
             message[name] = value
 

@@ -23,7 +23,7 @@ _MAX_ANSWER_BYTES = 128 * 1024 * 1024
 _MIN_SECRET = 4
 _CONNECT_SEC = 10.0
 _READ_SEC = 600.0
-_RETRYABLE = frozenset((408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529))
+_RETRYABLE = frozenset((408, 425, 429, *range(500, 600))) - {501, 505}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
-from osmosis_core.context import RolloutContext, Scope, current_scope, get_rollout_context
+from osmosis_core.active import Scope, current_scope, get_rollout_context
+from osmosis_core.context import RolloutContext
 from osmosis_core.errors import PolicyNotBoundError
 from osmosis_core.policy.assemble import Json
 from osmosis_core.types import PolicyCall
@@ -28,7 +29,7 @@ _DROPPED = frozenset(
         "user-agent",
     ]
 )
-_PRINTABLE = "".join(chr(c) for c in range(0x21, 0x7F))
+_PRINTABLE = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) != "%")
 _contexts: weakref.WeakValueDictionary[int, RolloutContext] = weakref.WeakValueDictionary()
 
 
@@ -88,6 +89,23 @@ def bind(request: WireRequest) -> Binding:
     if context is None:
         raise PolicyNotBoundError("the policy client")
     return Binding(context, scope)
+
+
+def policy_url(context: RolloutContext, path: str) -> str | None:
+    """Where a path below the base URL is; None when the context's URL cannot be used.
+
+    Query parameters of the base URL stay; a user and password in it are not accepted.
+    """
+    try:
+        base = urllib.parse.urlsplit(context.chat_completions_url)
+        is_usable = base.scheme in ("http", "https") and base.hostname and base.port != 0
+    except ValueError:
+        return None
+    if not is_usable or "@" in base.netloc:
+        return None
+    below, _, query = path.partition("?")
+    both = "&".join(filter(None, (base.query, query)))
+    return base._replace(path=base.path.rstrip("/") + below, query=both, fragment="").geturl()
 
 
 def chat_body(request: WireRequest) -> Json | None:

@@ -8,7 +8,8 @@ import time
 import uuid
 from typing import Any
 
-from osmosis_core.context import RolloutContext, Scope
+from osmosis_core.active import Scope
+from osmosis_core.context import RolloutContext
 from osmosis_core.policy.assemble import Json
 from osmosis_core.types import PolicyCall
 

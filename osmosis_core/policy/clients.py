@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator
 from types import ModuleType
 from typing import Any
 
-from osmosis_core.context import RolloutContext, agent_scope, current_scope
+from osmosis_core.active import agent_scope, current_scope
+from osmosis_core.context import RolloutContext
 from osmosis_core.errors import ConfigError
 from osmosis_core.policy.binding import (
     BINDING_HEADER,
@@ -22,6 +23,8 @@ from osmosis_core.policy.transport import exchange, exchange_blocking
 BASE_URL = "http://policy.osmosis.invalid/v1"
 """Placeholder base URL; the transport swaps in the active rollout's."""
 
+_READ_SEC = 600.0
+"""Longest silence of the policy that clients wait for, unless their user says otherwise."""
 MODEL = "osmosis-rollout"
 """Model name on the wire, unless the rollout context names another."""
 
@@ -29,9 +32,10 @@ MODEL = "osmosis-rollout"
 def async_client(lib: ModuleType | None = None) -> Any:
     """The process's shared `lib.AsyncClient` for policy calls; `lib` is httpx (default) or httpx2.
 
-    Closing it does nothing; it belongs to the process. Calls made outside a rollout raise
-    PolicyNotBoundError. It never retries above the transport, follows no redirect, and ignores
-    any key that the SDK above it was given.
+    Closing it does nothing; it belongs to the process. Whatever host and key the SDK above it
+    names, a request goes to the active rollout's policy; outside a rollout it raises
+    PolicyNotBoundError. Chat completions are recorded, anything else is passed on. A read timeout
+    of the SDK holds for each try, and no redirect is followed.
 
     Raises:
         ConfigError: `lib` is None and httpx is not installed.
@@ -86,7 +90,7 @@ def _async_client(lib: Any) -> Any:
         def __deepcopy__(self, memo: object) -> Any:
             return self
 
-    return SharedAsyncClient(transport=Transport(), trust_env=False)
+    return SharedAsyncClient(transport=Transport(), timeout=_READ_SEC, trust_env=False)
 
 
 @functools.cache
@@ -105,7 +109,7 @@ def _client(lib: Any) -> Any:
         def __deepcopy__(self, memo: object) -> Any:
             return self
 
-    return SharedClient(transport=Transport(), trust_env=False)
+    return SharedClient(transport=Transport(), timeout=_READ_SEC, trust_env=False)
 
 
 def _wire_request(request: Any) -> WireRequest:

@@ -31,14 +31,16 @@ class RetryPlan:
         if not outcome.retryable:
             return None
         asked = retry_after_sec(outcome.retry_after)
-        self._paused_sec += asked or 0.0
-        if self._paused_sec > self._policy.pause_budget_sec:
-            return None
-        if not (outcome.status in _PAUSED and asked):
+        if outcome.status in _PAUSED and asked:
+            delay = max(asked, self._policy.base_delay_sec)
+        else:
             self._tries += 1
             if self._tries >= self._policy.max_attempts:
                 return None
-        delay = self._backoff() if asked is None else asked
+            delay = max(asked or 0.0, self._backoff())
+        self._paused_sec += delay if asked is not None else 0.0
+        if self._paused_sec > self._policy.pause_budget_sec:
+            return None
         is_late = self._deadline is not None and time.monotonic() + delay >= self._deadline
         return None if is_late else delay
 

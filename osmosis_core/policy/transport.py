@@ -19,6 +19,7 @@ from osmosis_core.policy.binding import (
     WireResponse,
     bind,
     chat_body,
+    policy_url,
     request_headers,
 )
 from osmosis_core.policy.calls import begin_call, complete_call
@@ -140,25 +141,27 @@ def _ask(sent: _Exchange) -> None:
 
 async def _send(sent: _Exchange) -> Outcome:
     context = sent.binding.context
-    if not context.chat_completions_url:
+    url = policy_url(context, sent.request.path)
+    if url is None:
+        what = "an unusable" if context.chat_completions_url else "no"
         return Outcome.failed(
-            "the active rollout has no policy URL; give RolloutContext chat_completions_url=, or "
-            "set OSMOSIS_CHAT_COMPLETIONS_URL"
+            f"the active rollout has {what} policy URL; give RolloutContext chat_completions_url= "
+            "(or OSMOSIS_CHAT_COMPLETIONS_URL) as http://host:port/v1, and the key as api_key="
         )
     left = None if context.deadline is None else context.deadline - time.monotonic()
     try:
         async with asyncio.timeout(left):
-            return await _attempts(sent)
+            return await _attempts(sent, url)
     except TimeoutError:
         return Outcome.failed("no answer of the policy before the rollout's deadline", status=504)
 
 
-async def _attempts(sent: _Exchange) -> Outcome:
+async def _attempts(sent: _Exchange, url: str) -> Outcome:
     context = sent.binding.context
     plan = RetryPlan(context.retry, context.deadline)
     endpoint = endpoint_of(context.chat_completions_url)
     while True:
-        outcome = await _attempt(sent)
+        outcome = await _attempt(sent, url)
         if sent.asked is not None and learn(endpoint, sent.asked, outcome.status, outcome.detail):
             _ask(sent)
             continue
@@ -168,13 +171,13 @@ async def _attempts(sent: _Exchange) -> Outcome:
         await asyncio.sleep(delay_sec)
 
 
-async def _attempt(sent: _Exchange) -> Outcome:
+async def _attempt(sent: _Exchange, url: str) -> Outcome:
     context, call, began = sent.binding.context, sent.call, time.monotonic()
     outcome = Outcome.failed("given up before the answer was complete")
     try:
         outcome = await attempt(
             sent.request.method,
-            context.chat_completions_url.rstrip("/") + sent.request.path,
+            url,
             sent.headers,
             sent.request.body if sent.asked is None else _encoded(sent.asked.body),
             is_chat=call is not None,

@@ -16,8 +16,9 @@ from typing import Any
 
 from pydantic import Field
 
+from osmosis_core.active import get_rollout_context
 from osmosis_core.config import AgentWorkflowConfig, ConcurrencyConfig
-from osmosis_core.context import SampleSource, get_rollout_context
+from osmosis_core.context import SampleSource
 from osmosis_core.errors import ConfigError
 from osmosis_core.grader import Grader, GraderContext
 from osmosis_core.policy import BASE_URL, async_client

@@ -6,7 +6,8 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from osmosis_core.context import RolloutContext, get_rollout_context
+from osmosis_core.active import get_rollout_context
+from osmosis_core.context import RolloutContext
 from osmosis_core.errors import BackendError
 from osmosis_core.testing import conformance_workflows as programs
 from osmosis_core.testing.backend_conformance.kit import (

@@ -21,6 +21,7 @@ from osmosis_core.policy import BASE_URL, MODEL, async_client
 
 DEFAULT_KEY_ENV = "OSMOSIS_API_KEY"
 _PREFLIGHT_SEC = 30.0
+_DEFAULT_WIRE = WireOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def external_policy(base_url: str, model: str | None, key_env: str | None) -> Po
     return PolicyChoice(lambda: _given(endpoint), shown, is_external=True)
 
 
-async def check_endpoint(endpoint: PolicyEndpoint, wire: WireOptions) -> None:
+async def check_endpoint(endpoint: PolicyEndpoint, wire: WireOptions = _DEFAULT_WIRE) -> None:
     """Ask for one short completion.
 
     Raises:

@@ -57,5 +57,7 @@ async def test_endpoint_is_asked_for_one_token_of_the_model() -> None:
             "model": "big-model",
             "messages": [{"role": "user", "content": "hi"}],
             "max_tokens": 1,
+            "stream": True,
+            "stream_options": {"include_usage": True},
         }
     ]

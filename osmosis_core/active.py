@@ -1,0 +1,91 @@
+"""What is active: a chain of frames in a context variable, which tasks and threads inherit.
+
+Entering a `RolloutContext` or an `agent_scope` pushes a frame and leaving restores the outer one,
+so they nest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from osmosis_core.sample_ids import MAIN_SAMPLE, sample_key
+
+if TYPE_CHECKING:
+    from osmosis_core.context import RolloutContext
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whose policy calls these are."""
+
+    sample_id: str = MAIN_SAMPLE
+    trainable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    context: RolloutContext | None
+    scope: Scope
+    outer: _Frame | None
+    is_scope: bool = False
+
+
+_DEFAULT_SCOPE = Scope()
+_frame: ContextVar[_Frame | None] = ContextVar("osmosis_rollout", default=None)
+
+
+def enter(context: RolloutContext) -> None:
+    """Make a rollout the active one."""
+    _frame.set(_Frame(context, _DEFAULT_SCOPE, _frame.get()))
+
+
+def leave(context: RolloutContext) -> None:
+    """Restore what was active before `enter(context)`, whatever was left open inside."""
+    frame = _frame.get()
+    while frame is not None and (frame.context is not context or frame.is_scope):
+        frame = frame.outer
+    _frame.set(frame.outer if frame else None)
+
+
+def get_rollout_context() -> RolloutContext | None:
+    """The active rollout, or None outside of one."""
+    frame = _frame.get()
+    return frame.context if frame else None
+
+
+def current_scope() -> Scope:
+    """Whose calls are made here: the innermost `agent_scope` of the active rollout."""
+    frame = _frame.get()
+    return frame.scope if frame else _DEFAULT_SCOPE
+
+
+@contextmanager
+def agent_scope(sample_id: str, *, trainable: bool = True) -> Generator[None]:
+    """Attribute the policy calls made inside to a sample; scopes nest, the inner one wins.
+
+    `sample_id` is a name, or an id that `register_agent` returned. `trainable=False` marks a
+    helper agent: its calls are recorded, its sample needs no reward and is not trained on.
+    """
+    with _framed(get_rollout_context(), Scope(sample_key(sample_id), trainable)):
+        yield
+
+
+@contextmanager
+def no_rollout() -> Generator[None]:
+    """Hide the active rollout, as for graders."""
+    with _framed(None, _DEFAULT_SCOPE):
+        yield
+
+
+@contextmanager
+def _framed(context: RolloutContext | None, scope: Scope) -> Generator[None]:
+    outer = _frame.get()
+    _frame.set(_Frame(context, scope, outer, is_scope=True))
+    try:
+        yield
+    finally:
+        _frame.set(outer)
