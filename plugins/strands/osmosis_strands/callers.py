@@ -72,11 +72,12 @@ def calling_agent(invocation_state: dict[str, Any] | None, cancel_signal: Any) -
     summariser, belong to the agent whose invocation is running, unless an `agent_scope` or a
     rollout was entered since.
     """
-    if cancel_signal is not None:
-        agent = (invocation_state or {}).get("agent")
-        found = agent if isinstance(agent, Agent) else _running_agent()
-        return found if found is not None and found.cancel_signal is cancel_signal else None
-    return _running_agent()
+    running = _running_agent()
+    if cancel_signal is None:
+        return running
+    named = (invocation_state or {}).get("agent")
+    found = [agent for agent in (named, running) if isinstance(agent, Agent)]
+    return next((agent for agent in found if agent.cancel_signal is cancel_signal), None)
 
 
 def _running_agent() -> Agent | None:

@@ -32,6 +32,7 @@ from osmosis_core.policy import (
     failed_call,
 )
 from osmosis_strands.callers import calling_agent, register, watch
+from osmosis_strands.cancelling import until_set
 from osmosis_strands.history import History
 
 _CONFIG_KEYS = ("stream", "cache_config", "context_window_limit")
@@ -152,10 +153,11 @@ class PolicyModel(ModelRouter):
             PolicyNotBoundError: no rollout is active and the model is bound to none.
             PolicyError: the call failed for good; the transport has retried it already.
         """
-        bound = self._for_caller(invocation_state, kwargs.get("cancel_signal"))
+        signal = kwargs.get("cancel_signal")
+        bound = self._for_caller(invocation_state, signal)
         try:
             async with aclosing(bound._next().stream(messages, *args, **kwargs)) as events:
-                async for event in events:
+                async for event in until_set(events, signal):
                     yield event
         except (ModelThrottledException, openai.APIError) as error:
             raise _policy_error(error) from error

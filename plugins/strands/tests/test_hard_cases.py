@@ -14,6 +14,7 @@ from strands.agent.conversation_manager import (
     SummarizingConversationManager,
 )
 from strands.hooks import AfterModelCallEvent
+from strands.models import ModelRouter
 from strands.multiagent import GraphBuilder, Swarm
 from strands.session import FileSessionManager
 from strands.types.exceptions import ContextWindowOverflowException, MaxTokensReachedException
@@ -188,6 +189,34 @@ async def test_model_given_to_agents_late_is_told_apart_in_a_graph():
     assert told and all(sample_id == name for sample_id, name in told.items())
     assert len(rollout.calls) == len(policy.requests) == len(names)
     assert sum(len(sample.calls) for sample in samples.values()) == len(names)
+
+
+async def test_model_inside_a_router_of_the_user():
+    def refuse(event: AfterModelCallEvent) -> None:
+        if event.stop_response and "weak" in json.dumps(event.stop_response.message):
+            raise RuntimeError("not good enough")
+
+    with ScriptedPolicy(plays(a=["weak", "strong"])) as policy, policy.rollout() as rollout:
+        router = ModelRouter([OsmosisRolloutModel(), OsmosisRolloutModel(temperature=0.5)])
+        agent = Agent(name="a", model=router, system_prompt="You are a.", callback_handler=None)
+        agent.add_hook(refuse, AfterModelCallEvent)
+        await agent.invoke_async("go")
+        samples = await collected(policy, rollout, dropped=["weak"])
+    assert calls(samples) == {"a": 2}
+    assert policy.requests[1].body["temperature"] == 0.5
+
+
+async def test_helper_agent_in_a_scope_that_is_not_trained_on(build):
+    with ScriptedPolicy("hi") as policy, policy.rollout() as rollout:
+        helper, main = build("helper"), build("main-agent")
+        with agent_scope("helper", trainable=False):
+            await helper.invoke_async("go")
+        await main.invoke_async("go")
+        samples = await collected(policy, rollout)
+    assert {name: s.trainable for name, s in samples.items()} == {
+        "helper": False,
+        "main-agent": True,
+    }
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -412,18 +441,43 @@ async def test_25_tool_calls_in_one_turn(build):
     assert [m["role"] for m in policy.requests[1].body["messages"]][-25:] == ["tool"] * 25
 
 
-async def test_cancelled_agent_ends_normally(build):
-    script = plays(a=[Tool("add", {"a": 1, "b": 1}), Delay("late", before_sec=1)])
+async def test_cancelled_agent_does_not_wait_for_the_policy(build):
+    script = plays(a=[Tool("add", {"a": 1, "b": 1}), Delay("late", before_sec=30), "again"])
     with ScriptedPolicy(script) as policy, policy.rollout() as rollout:
         agent = build("a", tools=[add])
         run = asyncio.ensure_future(agent.invoke_async("go"))
         await asyncio.to_thread(policy.wait_for_requests, 2)
         agent.cancel()
-        assert (await run).stop_reason == "cancelled"
-        samples = await collected(policy, rollout, dropped=["late"])
-        assert calls(samples) == {"a": 2}
+        assert (await asyncio.wait_for(run, 5)).stop_reason == "cancelled"
+        samples = await collected(policy, rollout)
+        assert [call.received for call in samples["a"].calls] == [True, False]
         assert "toolResult" in json.dumps(samples["a"].messages)
         assert (await agent.invoke_async("again")).stop_reason == "end_turn"
+
+
+async def test_cancelling_one_agent_leaves_the_others(build):
+    script = plays(a=[Delay("late", before_sec=30)], b=[Delay("slow", before_sec=0.3)])
+    with ScriptedPolicy(script) as policy, policy.rollout() as rollout:
+        agents = build("a"), build("b")
+        runs = [asyncio.ensure_future(agent.invoke_async("go")) for agent in agents]
+        await asyncio.to_thread(policy.wait_for_requests, 2)
+        agents[0].cancel()
+        results = await asyncio.gather(*runs)
+        samples = await collected(policy, rollout)
+    assert [result.stop_reason for result in results] == ["cancelled", "end_turn"]
+    assert [samples[name].calls[0].received for name in "ab"] == [False, True]
+
+
+async def test_cancelled_boss_cancels_its_waiting_aide(build):
+    script = plays(boss=[Tool("aide", {"input": "x"})], aide=[Delay("late", before_sec=30)])
+    with ScriptedPolicy(script) as policy, policy.rollout() as rollout:
+        boss = build("boss", tools=[build("aide").as_tool()])
+        run = asyncio.ensure_future(boss.invoke_async("go"))
+        await asyncio.to_thread(policy.wait_for_requests, 2)
+        boss.cancel()
+        assert (await asyncio.wait_for(run, 5)).stop_reason == "cancelled"
+        samples = await collected(policy, rollout)
+    assert calls(samples) == {"boss": 1, "aide": 1}
 
 
 async def test_cancelled_task_keeps_what_was_said(build):
