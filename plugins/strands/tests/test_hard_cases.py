@@ -13,7 +13,7 @@ from strands.agent.conversation_manager import (
     SlidingWindowConversationManager,
     SummarizingConversationManager,
 )
-from strands.hooks import AfterModelCallEvent
+from strands.hooks import AfterModelCallEvent, BeforeModelCallEvent
 from strands.models import ModelRouter
 from strands.multiagent import GraphBuilder, Swarm
 from strands.session import FileSessionManager
@@ -42,6 +42,11 @@ class Answer(BaseModel):
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
+
+
+async def pause(event: BeforeModelCallEvent) -> None:
+    """Give way to other agents between the begin of a turn and its model call."""
+    await asyncio.sleep(0.01)
 
 
 @pytest.fixture(params=["osmosis", "plain"])
@@ -163,7 +168,7 @@ async def test_parallel_graph_nodes_with_one_prompt(build):
             graph = GraphBuilder()
             graph.add_node(build("join"), "join")
             for name in names:
-                graph.add_node(build(name, tools=[add]), name)
+                graph.add_node(build(name, tools=[add], hooks=[pause]), name)
                 graph.add_edge(name, "join")
             graph.set_max_node_executions(10)
             await graph.build().invoke_async("the same prompt for all")
@@ -179,7 +184,8 @@ async def test_model_given_to_agents_late_is_told_apart_in_a_graph():
     with ScriptedPolicy(script) as policy, policy.rollout() as rollout:
         graph = GraphBuilder()
         for name in names:
-            agent = Agent(name=name, system_prompt=f"You are {name}.", callback_handler=None)
+            options = {"system_prompt": f"You are {name}.", "hooks": [pause]}
+            agent = Agent(name=name, callback_handler=None, **options)
             agent.model = MODEL
             graph.add_node(agent, name)
         graph.set_max_node_executions(10)
