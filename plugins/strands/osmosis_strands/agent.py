@@ -5,14 +5,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any, cast
 
 from strands import Agent
+from strands.agent import AgentResult
+from strands.models import Model
+from strands.types.exceptions import MaxTokensReachedException
 
 from osmosis_core import NoActiveRolloutError, get_rollout_context
-from osmosis_strands.model import OsmosisRolloutModel, register
+from osmosis_strands.model import OsmosisRolloutModel, PolicyModel
 from osmosis_strands.prompts import strands_prompt
 
 
@@ -25,8 +29,11 @@ class OsmosisStrandsAgent(Agent):
     agent, neither bound nor registered. The sample id is the agent's name, else its agent_id,
     else a fresh one; a name that is taken gets `-2`.
 
+    An answer that ends at its token limit ends the run: the result's stop reason is `max_tokens`
+    and the sample is truncated, where `strands.Agent` raises MaxTokensReachedException.
+
     Raises:
-        NoActiveRolloutError: built with an OsmosisRolloutModel outside a rollout.
+        NoActiveRolloutError: built with an Osmosis model outside a rollout.
         ValueError: a prompt message cannot be carried by Strands.
     """
 
@@ -41,14 +48,28 @@ class OsmosisStrandsAgent(Agent):
     ) -> None:
         model = OsmosisRolloutModel() if model is None else model
         rollout = get_rollout_context()
-        is_bound = isinstance(model, OsmosisRolloutModel)
+        is_bound = isinstance(model, PolicyModel)
         if is_bound and rollout is None:
             raise NoActiveRolloutError(type(self).__name__)
         converted, system = strands_prompt(messages or [])
         prompt = _joined(system_prompt, system)
         super().__init__(model, converted, tools, prompt, *args, **kwargs)  # pyright: ignore[reportArgumentType]
         if is_bound and rollout is not None:
-            self.model = model.for_sample(register(self, rollout), rollout)
+            self.model = cast("Model", model.for_agent(self, rollout))
+
+    async def stream_async(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        """Run the agent and yield its events; see `strands.Agent.stream_async`."""
+        stream = cast("AsyncGenerator[Any]", super().stream_async(*args, **kwargs))
+        try:
+            async with contextlib.aclosing(stream) as events:
+                async for event in events:
+                    yield event
+        except MaxTokensReachedException:
+            invocation_state: dict[str, Any] = kwargs.get("invocation_state") or {}
+            state = invocation_state.get("request_state", {})
+            result = AgentResult("max_tokens", self.messages[-1], self.event_loop_metrics, state)
+            self.callback_handler(result=result)
+            yield {"result": result}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the agent and wait, in a thread and event loop of its own.

@@ -10,7 +10,13 @@ from typing import Any
 from strands import Agent
 from strands.hooks import MessageAddedEvent, MessageUpdatedEvent
 
-from osmosis_core import Message, RolloutSample, SampleSource
+from osmosis_core import (
+    Message,
+    RolloutContext,
+    RolloutSample,
+    SampleSource,
+    get_rollout_context,
+)
 
 _INTERNAL = ("tracking_id", "metadata")
 
@@ -19,22 +25,46 @@ class History:
     """Every message that an agent ever held, in the order in which it came to hold them.
 
     Conversation managers, graphs and agents-as-tools replace `agent.messages`; this listens to
-    the agent's own events instead, and picks up what user code put into `agent.messages` by hand.
+    the agent's own events instead, and picks up what managers and user code put into
+    `agent.messages` by hand.
     """
 
     def __init__(self, agent: Agent) -> None:
         self.messages: list[Message] = []
+        self._rollouts: list[weakref.ref[RolloutContext] | None] = []
         self._tracked: dict[str, int] = {}
         self._agent = weakref.ref(agent)
         self.catch_up()
         agent.add_hook(self._added, MessageAddedEvent)
         agent.add_hook(self._updated, MessageUpdatedEvent)
 
+    @classmethod
+    def of(cls, agent: Agent) -> History:
+        """The agent's one history; it begins when it is first asked for."""
+        return _histories.get(agent) or _histories.setdefault(agent, cls(agent))
+
     def catch_up(self) -> None:
         """Take in messages of `agent.messages` that no event announced."""
         agent = self._agent()
         if agent is not None:
             self._absorb(agent.messages)
+
+    def keep_aside(self, messages: Sequence[Any]) -> None:
+        """Take in an exchange that Strands itself does not keep."""
+        self._absorb(messages[:-1])
+        self._append(messages[-1])
+
+    def of_rollout(self, start: int, held: int, rollout: RolloutContext | None) -> list[Message]:
+        """The messages from `start`: up to `held` all of them, then those of the rollout."""
+        return [
+            message
+            for index, message in enumerate(self.messages)
+            if index >= start and (index < held or self._is_of(index, rollout))
+        ]
+
+    def _is_of(self, index: int, rollout: RolloutContext | None) -> bool:
+        owner = self._rollouts[index]
+        return owner is None or rollout is None or owner() is rollout
 
     def _added(self, event: MessageAddedEvent[Any]) -> None:
         held = event.agent.messages
@@ -49,41 +79,56 @@ class History:
             self.messages[position] = public(event.message)
 
     def _absorb(self, messages: Sequence[Any]) -> None:
-        unseen: list[Any] = []
-        for message in reversed(messages):
-            if self._has(message):
-                break
-            unseen.append(message)
-        for message in reversed(unseen):
-            self._append(message)
+        for message in messages:
+            if not self._has(message):
+                self._append(message)
 
     def _append(self, message: Any) -> None:
+        self._track(message, len(self.messages))
+        self.messages.append(public(message))
+        self._rollouts.append(_weak(get_rollout_context()))
+
+    def _track(self, message: Any, position: int) -> None:
         tracking_id = message.get("tracking_id")
         if tracking_id is not None:
-            self._tracked[tracking_id] = len(self.messages)
-        self.messages.append(public(message))
+            self._tracked[tracking_id] = position
 
     def _has(self, message: Any) -> bool:
         """True for a known message; one without a known tracking id is recognised by equality."""
-        return message.get("tracking_id") in self._tracked or public(message) in self.messages
+        if message.get("tracking_id") in self._tracked:
+            return True
+        if public(message) not in self.messages:
+            return False
+        self._track(message, self.messages.index(public(message)))
+        return True
 
 
 _histories: weakref.WeakKeyDictionary[Agent, History] = weakref.WeakKeyDictionary()
 
 
 class StrandsSampleSource(SampleSource):
-    """A Strands agent as a sample: the messages that it held from its registration on."""
+    """A Strands agent as a sample: what it held when it was registered, and what came to it since.
+
+    An agent that serves several rollouts is a sample of each, with that rollout's messages.
+    """
 
     def __init__(self, agent: Agent) -> None:
-        self._history = _histories.get(agent) or _histories.setdefault(agent, History(agent))
+        self._history = History.of(agent)
         self._history.catch_up()
-        self._start = len(self._history.messages) - len(agent.messages)
+        self._rollout = _weak(get_rollout_context())
+        self._held = len(self._history.messages)
+        self._start = max(self._held - len(agent.messages), 0)
 
     async def get_sample(self, sample_id: str) -> RolloutSample:
         """The sample, in Strands' message shape without its internal keys."""
         self._history.catch_up()
-        messages = copy.deepcopy(self._history.messages[max(self._start, 0) :])
-        return RolloutSample(id=sample_id, messages=messages)
+        rollout = self._rollout() if self._rollout else None
+        messages = self._history.of_rollout(self._start, self._held, rollout)
+        return RolloutSample(id=sample_id, messages=copy.deepcopy(messages))
+
+
+def _weak(rollout: RolloutContext | None) -> weakref.ref[RolloutContext] | None:
+    return None if rollout is None else weakref.ref(rollout)
 
 
 def adapt(source: object) -> SampleSource | None:

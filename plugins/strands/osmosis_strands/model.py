@@ -8,15 +8,18 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
-import uuid
-from collections.abc import AsyncGenerator
-from typing import Any, Self, cast, override
+import weakref
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Self, override
 
 import openai
 from openai import AsyncOpenAI
 from strands import Agent
-from strands.middleware.stages import InvokeModelContext, InvokeModelStage
+from strands.models import ModelRouter
 from strands.models.openai import OpenAIModel
+from strands.models.routing import RoutingCandidate
 from strands.types.exceptions import ContextWindowOverflowException, ModelThrottledException
 
 from osmosis_core import PolicyError, PolicyNotBoundError, RolloutContext, get_rollout_context
@@ -28,43 +31,57 @@ from osmosis_core.policy import (
     current_scope,
     failed_call,
 )
+from osmosis_strands.callers import calling_agent, register, watch
+from osmosis_strands.cancelling import until_set
+from osmosis_strands.history import History
 
-_DEFAULT_NAME = "Strands Agents"
-_DEFAULT_ID = "default"
 _CONFIG_KEYS = ("stream", "cache_config", "context_window_limit")
+_DECIDED = ("model_id", "client", "client_args", "api_key", "api_base", "base_url")
 
 
-class OsmosisRolloutModel(OpenAIModel):
-    """The current policy; give it to any Strands agent.
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    rollout: RolloutContext
+    sample_id: str
+    is_trainable: bool = True
+    agent: weakref.ref[Agent] | None = None
 
-    `OsmosisRolloutModel(params={"temperature": 1.0})` holds no connection: it may live at module
-    level or in a config, be copied, and be shared by any number of agents and rollouts. Sampling
-    parameters may also be given as keywords. There is no `model_id`: the training cluster decides
-    which policy it serves. Calling it outside a rollout raises PolicyNotBoundError.
+
+class PolicyModel(ModelRouter):
+    """What every Osmosis model of Strands does; mixed into one of Strands' own models.
+
+    Strands introduces a ModelRouter to each agent that is given it, and nothing else that is
+    passed as `model=`. This one routes to itself; being introduced is how it knows its agents.
     """
 
-    def __init__(self, params: dict[str, Any] | None = None, **options: Any) -> None:
-        for refused in ("model_id", "client", "client_args", "api_key", "base_url"):
-            if refused in options:
-                raise TypeError(
-                    f"OsmosisRolloutModel takes no {refused}: the active rollout says where the "
-                    "policy is; sampling parameters go into params={...}"
-                )
-        config = {key: options.pop(key) for key in _CONFIG_KEYS if key in options}
-        config["params"] = {**(params or {}), **options}
-        super().__init__(client=_openai(), model_id=MODEL, **config)
-        self._bound_to: tuple[RolloutContext, str] | None = None
+    config: dict[str, Any]
+    _binding: _Binding | None = None
 
     @property
     def is_bound(self) -> bool:
         """True for what `for_sample` returns."""
-        return self._bound_to is not None
+        return self._binding is not None
 
-    def for_sample(self, sample_id: str, rollout_ctx: RolloutContext) -> Self:
-        """A copy bound to a rollout and sample, whatever is active where it is called."""
-        bound = copy.copy(self)
-        bound.config = copy.deepcopy(self.config)
-        bound._bound_to = (rollout_ctx, sample_id)
+    def for_sample(
+        self, sample_id: str, rollout_ctx: RolloutContext, *, trainable: bool = True
+    ) -> Self:
+        """A copy bound to a rollout and sample, whatever is active where it is called.
+
+        `trainable=False` is for helpers, such as an agent's `aux_model`.
+        """
+        return self._bound(_Binding(rollout_ctx, sample_id, trainable))
+
+    def for_agent(self, agent: Agent, rollout_ctx: RolloutContext) -> Self:
+        """A copy bound to an agent, registered with the rollout if it was not.
+
+        Called while another rollout is active, its calls are the agent's in that one.
+        """
+        sample_id = register(agent, rollout_ctx)
+        return self._bound(_Binding(rollout_ctx, sample_id, agent=weakref.ref(agent)))
+
+    def _bound(self, binding: _Binding) -> Self:
+        bound = copy.deepcopy(self)
+        bound._binding = binding
         return bound
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -73,26 +90,60 @@ class OsmosisRolloutModel(OpenAIModel):
         return copied
 
     @override
-    def format_request(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The chat completion request, labelled with the rollout and sample it is bound to."""
-        request = super().format_request(*args, **kwargs)
-        if not request["tools"]:
-            del request["tools"]
-        if self._bound_to is not None:
-            headers = request.get("extra_headers") or {}
-            request["extra_headers"] = {**headers, **bound_headers(*self._bound_to)}
-        return request
+    def init_agent(self, agent: Agent) -> None:
+        """Learn of an agent that was given this model."""
+        watch(agent)
+
+    @property
+    @override
+    def default_model(self) -> Any:
+        """The model itself."""
+        return self
+
+    @property
+    @override
+    def candidates(self) -> tuple[RoutingCandidate, ...]:
+        """None: there is nothing to choose from."""
+        return ()
 
     @override
+    async def _select_model(self, context: Any) -> Any:
+        return self
+
+    @property
+    @override
+    def hooks(self) -> list[Any]:
+        """None beyond those of `init_agent`."""
+        return []
+
+    @property
+    @override
+    def tools(self) -> list[Any]:
+        """None."""
+        return []
+
+    def format_request(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The chat completion request, labelled with the rollout and sample it is bound to."""
+        request: dict[str, Any] = self._next().format_request(*args, **kwargs)
+        if not request["tools"]:
+            del request["tools"]
+        if self._binding is not None:
+            is_trainable = self._binding.is_trainable and current_scope().trainable
+            labels = bound_headers(
+                self._binding.rollout, self._binding.sample_id, trainable=is_trainable
+            )
+            request["extra_headers"] = {**(request.get("extra_headers") or {}), **labels}
+        return request
+
     @classmethod
     def format_request_message_content(cls, content: Any, **kwargs: Any) -> dict[str, Any]:
         """As Strands formats it; an image given by URL stays a URL."""
         url = content.get("image", {}).get("source", {}).get("url")
         if url is not None:
             return {"type": "image_url", "image_url": {"url": url}}
-        return super().format_request_message_content(content, **kwargs)
+        base: Any = super()
+        return base.format_request_message_content(content, **kwargs)
 
-    @override
     async def stream(
         self, messages: Any, *args: Any, invocation_state: Any = None, **kwargs: Any
     ) -> AsyncGenerator[Any]:
@@ -102,82 +153,107 @@ class OsmosisRolloutModel(OpenAIModel):
             PolicyNotBoundError: no rollout is active and the model is bound to none.
             PolicyError: the call failed for good; the transport has retried it already.
         """
-        bound = self._for_caller(messages, invocation_state)
+        signal = kwargs.get("cancel_signal")
+        bound = self._for_caller(invocation_state, signal)
         try:
-            async for event in OpenAIModel.stream(bound, messages, *args, **kwargs):
-                yield event
+            async with aclosing(bound._next().stream(messages, *args, **kwargs)) as events:
+                async for event in until_set(events, signal):
+                    yield event
         except (ModelThrottledException, openai.APIError) as error:
             raise _policy_error(error) from error
 
-    @override
     async def structured_output(
         self, output_model: Any, prompt: Any, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[dict[str, Any]]:
-        """Ask for an instance of `output_model`; errors as `stream`."""
-        bound = self._for_caller(prompt, None)
+        """Ask for an instance of `output_model`; errors as `stream`.
+
+        Strands keeps neither the question nor the answer in the agent's messages; the sample
+        of the agent that asks has both.
+        """
+        bound = self._for_caller(None, None)
         try:
-            async for event in OpenAIModel.structured_output(
-                bound, output_model, prompt, *args, **kwargs
+            async for event in bound._next().structured_output(
+                output_model, prompt, *args, **kwargs
             ):
+                bound._keep_output(prompt, event)
                 yield event
         except (ModelThrottledException, openai.APIError) as error:
             raise _policy_error(error) from error
 
-    def _for_caller(self, messages: Any, invocation_state: Any) -> OsmosisRolloutModel:
-        if self._bound_to is not None:
-            return self
+    def _keep_output(self, prompt: Any, event: dict[str, Any]) -> None:
+        agent = self._binding.agent() if self._binding and self._binding.agent else None
+        if agent is not None and "output" in event:
+            text = event["output"].model_dump_json()
+            answer = {"role": "assistant", "content": [{"text": text}]}
+            History.of(agent).keep_aside([*prompt, answer])
+
+    def _next(self) -> Any:
+        """This model as the Strands model that it is mixed into."""
+        return super()
+
+    def _for_caller(self, invocation_state: Any, cancel_signal: Any) -> Self:
         rollout = get_rollout_context()
+        if self._binding is not None:
+            agent = self._binding.agent() if self._binding.agent else None
+            is_elsewhere = rollout is not None and rollout is not self._binding.rollout
+            return self.for_agent(agent, rollout) if agent and rollout and is_elsewhere else self
         if rollout is None:
-            raise PolicyNotBoundError("OsmosisRolloutModel")
-        agent = _caller(self, messages, invocation_state)
+            raise PolicyNotBoundError(type(self).__name__)
+        agent = calling_agent(invocation_state, cancel_signal)
         if agent is None:
             return self.for_sample(current_scope().sample_id, rollout)
-        agent.add_middleware(InvokeModelStage.Input, bind_to_rollout)
-        return self.for_sample(register(agent, rollout), rollout)
+        watch(agent)
+        return self.for_agent(agent, rollout)
 
 
-def register(agent: Agent, rollout: RolloutContext) -> str:
-    """Register an agent under its name, else its agent id, else a fresh id (contract.md 2)."""
-    name = agent.name if agent.name != _DEFAULT_NAME else None
-    agent_id = agent.agent_id if agent.agent_id != _DEFAULT_ID else None
-    return rollout.register_agent(name or agent_id or uuid.uuid4().hex, agent, derived=True)
+class OsmosisRolloutModel(PolicyModel, OpenAIModel):
+    """The current policy; give it to any Strands agent.
 
-
-def bind_to_rollout(context: InvokeModelContext) -> InvokeModelContext:
-    """Middleware: the model of this call, bound to the active rollout as this agent's."""
-    rollout, model = get_rollout_context(), context.model
-    if rollout is None or not isinstance(model, OsmosisRolloutModel) or model.is_bound:
-        return context
-    agent = cast("Agent", context.agent)
-    return context.replace(model=model.for_sample(register(agent, rollout), rollout))
-
-
-def _caller(model: OpenAIModel, messages: Any, invocation_state: Any) -> Agent | None:
-    """The plain agent that is calling, if the state that Strands shares between agents says so.
-
-    Parallel graph nodes share one state, so the agent found there counts only when it holds what
-    is being sent.
+    `OsmosisRolloutModel(params={"temperature": 1.0})` holds no connection: it may live at module
+    level or in a config, be copied, and be shared by any number of agents and rollouts. Sampling
+    parameters may also be given as keywords. There is no `model_id`: the training cluster decides
+    which policy it serves. Calling it outside a rollout raises PolicyNotBoundError.
     """
-    agent = (invocation_state or {}).get("agent")
-    if (
-        not isinstance(agent, Agent)
-        or agent.model is not model
-        or not agent.messages
-        or not messages
-    ):
-        return None
-    return agent if agent.messages[-1]["content"] == messages[-1]["content"] else None
+
+    def __init__(self, params: dict[str, Any] | None = None, **options: Any) -> None:
+        config = model_config(type(self).__name__, params, options)
+        OpenAIModel.__init__(self, client=openai_client(), model_id=MODEL, **config)
+
+
+def model_config(
+    model: str, params: dict[str, Any] | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Strands' model configuration from what the user gave.
+
+    Raises:
+        TypeError: an option that the active rollout decides.
+    """
+    for refused in _DECIDED:
+        if refused in options:
+            raise TypeError(
+                f"{model} takes no {refused}: the active rollout says where the policy is; "
+                "sampling parameters go into params={...}"
+            )
+    config = {key: options.pop(key) for key in _CONFIG_KEYS if key in options}
+    return {**config, "params": {**(params or {}), **options}}
 
 
 def _policy_error(error: Exception) -> Exception:
     if isinstance(error, ContextWindowOverflowException):
         return error
-    call = failed_call(error) or failed_call(error.__cause__ or error)
+    call = next(filter(None, map(failed_call, _causes(error))), None)
     return PolicyError(str(getattr(call, "error", None) or error))
 
 
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__ or link.__context__
+
+
 @functools.cache
-def _openai() -> AsyncOpenAI:
+def openai_client() -> AsyncOpenAI:
     """The shared SDK client over our transport; it retries nothing, its key goes nowhere."""
     lib = importlib.import_module(
         "httpx2" if int(openai.__version__.split(".")[0]) >= 3 else "httpx"

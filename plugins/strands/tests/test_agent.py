@@ -1,5 +1,6 @@
 import asyncio
 import copy
+import importlib.util
 import json
 import threading
 
@@ -9,6 +10,7 @@ from strands import Agent, tool
 from strands.agent.conversation_manager import SlidingWindowConversationManager
 from strands.models import Model
 
+import osmosis_strands
 from osmosis_core import (
     AgentWorkflow,
     ExecutionRequest,
@@ -95,6 +97,13 @@ async def test_failing_constructor_registers_nothing():
         with pytest.raises(ValueError, match="agent"):
             quiet(name="a", agent_id="bad/id")
         assert await rollout.get_samples() == {}
+
+
+def test_litellm_model_without_litellm_says_what_to_install():
+    if importlib.util.find_spec("litellm"):
+        pytest.skip("LiteLLM is installed here; test_litellm_install.py covers it")
+    with pytest.raises(ImportError, match=r"pip install 'osmosis-strands\[litellm\]'"):
+        osmosis_strands.LiteLLMRolloutModel  # noqa: B018 - the import is the test
 
 
 def test_options_that_the_rollout_decides_are_refused():

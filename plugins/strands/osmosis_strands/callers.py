@@ -1,0 +1,112 @@
+"""Which Strands agent is calling the policy, also where Strands itself does not say."""
+
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import uuid
+import weakref
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from strands import Agent
+from strands.hooks import AfterInvocationEvent, BeforeInvocationEvent, HookOrder
+from strands.middleware.stages import InvokeModelContext, InvokeModelStage
+from strands.models import Model
+
+from osmosis_core import RolloutContext, get_rollout_context
+from osmosis_core.policy import current_scope
+
+_DEFAULT_NAME = "Strands Agents"
+_DEFAULT_ID = "default"
+
+
+class Bindable(Protocol):
+    """A policy model, as far as calls of agents are concerned."""
+
+    @property
+    def is_bound(self) -> bool:
+        """True when it belongs to a rollout and sample already."""
+        ...
+
+    def for_agent(self, agent: Agent, rollout_ctx: RolloutContext) -> Model:
+        """A copy whose calls are the agent's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Invocation:
+    agent: weakref.ref[Agent]
+    rollout: RolloutContext | None
+    scope: object
+    outer: _Invocation | None
+
+
+_running: ContextVar[_Invocation | None] = ContextVar("osmosis_strands_invocation", default=None)
+_watched: weakref.WeakSet[Agent] = weakref.WeakSet()
+
+
+def register(agent: Agent, rollout: RolloutContext) -> str:
+    """Register an agent under its name, else its agent id, else a fresh id (contract.md 2)."""
+    name = agent.name if agent.name != _DEFAULT_NAME else None
+    agent_id = agent.agent_id if agent.agent_id != _DEFAULT_ID else None
+    return rollout.register_agent(name or agent_id or uuid.uuid4().hex, agent, derived=True)
+
+
+def watch(agent: Agent) -> None:
+    """From now on, know this agent's model calls and the extent of its invocations."""
+    if agent in _watched:
+        return
+    _watched.add(agent)
+    agent.add_middleware(InvokeModelStage.Input, _bind_to_rollout)
+    agent.hooks.add_callback(BeforeInvocationEvent, _begin, order=HookOrder.SDK_FIRST)
+    agent.hooks.add_callback(AfterInvocationEvent, _end, order=HookOrder.SDK_LAST)
+
+
+def calling_agent(invocation_state: dict[str, Any] | None, cancel_signal: Any) -> Agent | None:
+    """The agent behind a call that came to an unbound model, or None.
+
+    Parallel graph nodes overwrite each other in the invocation state, so the agent found there
+    counts only when the cancel signal is its own. Calls without either, such as those of a
+    summariser, belong to the agent whose invocation is running, unless an `agent_scope` or a
+    rollout was entered since.
+    """
+    running = _running_agent()
+    if cancel_signal is None:
+        return running
+    named = (invocation_state or {}).get("agent")
+    found = [agent for agent in (named, running) if isinstance(agent, Agent)]
+    return next((agent for agent in found if agent.cancel_signal is cancel_signal), None)
+
+
+def _running_agent() -> Agent | None:
+    running = _running.get()
+    if running is None:
+        return None
+    is_innermost = running.rollout is get_rollout_context() and running.scope == current_scope()
+    return running.agent() if is_innermost else None
+
+
+def _begin(event: BeforeInvocationEvent) -> None:
+    _running.set(
+        _Invocation(
+            weakref.ref(event.agent), get_rollout_context(), current_scope(), _running.get()
+        )
+    )
+
+
+def _end(event: AfterInvocationEvent) -> None:
+    running = _running.get()
+    if running is not None and running.agent() is event.agent:
+        _running.set(running.outer)
+
+
+def _bind_to_rollout(context: InvokeModelContext) -> InvokeModelContext:
+    rollout, model = get_rollout_context(), context.model
+    if rollout is None or not hasattr(model, "for_agent"):
+        return context
+    bindable = cast("Bindable", model)
+    if bindable.is_bound:
+        return context
+    return context.replace(model=bindable.for_agent(cast("Agent", context.agent), rollout))
