@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from osmosis_strands.agent import OsmosisStrandsAgent
     from osmosis_strands.history import StrandsSampleSource
-    from osmosis_strands.litellm import LiteLLMRolloutModel
+    from osmosis_strands.litellm import LiteLLMRolloutModel as LiteLLMRolloutModel
     from osmosis_strands.model import OsmosisRolloutModel
     from osmosis_strands.prompts import strands_prompt
 
-__all__ = [
-    "LiteLLMRolloutModel",
-    "OsmosisRolloutModel",
-    "OsmosisStrandsAgent",
-    "StrandsSampleSource",
-    "strands_prompt",
-]
+__all__ = ["OsmosisRolloutModel", "OsmosisStrandsAgent", "StrandsSampleSource", "strands_prompt"]
 
-_HOMES = dict(zip(__all__, ("litellm", "model", "agent", "history", "prompts"), strict=True))
+_HOMES = {
+    "LiteLLMRolloutModel": "litellm",  # not in __all__: it needs the extra of that name
+    "OsmosisRolloutModel": "model",
+    "OsmosisStrandsAgent": "agent",
+    "StrandsSampleSource": "history",
+    "strands_prompt": "prompts",
+}
 
 
 def __getattr__(name: str) -> Any:

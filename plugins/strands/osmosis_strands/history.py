@@ -33,8 +33,11 @@ class History:
         self.messages: list[Message] = []
         self._rollouts: list[weakref.ref[RolloutContext] | None] = []
         self._tracked: dict[str, int] = {}
+        self._seen: dict[int, tuple[Any, int]] = {}
+        self._first: list[Message] = []
         self._agent = weakref.ref(agent)
         self.catch_up()
+        self._first = list(self.messages)
         agent.add_hook(self._added, MessageAddedEvent)
         agent.add_hook(self._updated, MessageUpdatedEvent)
 
@@ -79,9 +82,12 @@ class History:
             self.messages[position] = public(event.message)
 
     def _absorb(self, messages: Sequence[Any]) -> None:
-        for message in messages:
-            if not self._has(message):
+        for position, message in enumerate(messages):
+            known = self._known(message, position)
+            if known is None:
                 self._append(message)
+            else:
+                self._track(message, known)
 
     def _append(self, message: Any) -> None:
         self._track(message, len(self.messages))
@@ -89,18 +95,20 @@ class History:
         self._rollouts.append(_weak(get_rollout_context()))
 
     def _track(self, message: Any, position: int) -> None:
+        self._seen[id(message)] = (message, position)
         tracking_id = message.get("tracking_id")
         if tracking_id is not None:
             self._tracked[tracking_id] = position
 
-    def _has(self, message: Any) -> bool:
-        """True for a known message; one without a known tracking id is recognised by equality."""
-        if message.get("tracking_id") in self._tracked:
-            return True
-        if public(message) not in self.messages:
-            return False
-        self._track(message, self.messages.index(public(message)))
-        return True
+    def _known(self, message: Any, position: int) -> int | None:
+        """Where a message is in the history: known by its tracking id, as the same object, or as
+        a copy of what the agent began with, to which graphs and tools reset it."""
+        known = self._tracked.get(message.get("tracking_id"))
+        if known is None and id(message) in self._seen:
+            known = self._seen[id(message)][1]
+        if known is None and self._first[position : position + 1] == [public(message)]:
+            known = position
+        return known
 
 
 _histories: weakref.WeakKeyDictionary[Agent, History] = weakref.WeakKeyDictionary()

@@ -8,28 +8,31 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import inspect
 import weakref
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Self, override
 
 import openai
 from openai import AsyncOpenAI
+from openai.resources.chat.completions import AsyncCompletions
 from strands import Agent
+from strands.handlers.callback_handler import null_callback_handler
 from strands.models import ModelRouter
 from strands.models.openai import OpenAIModel
 from strands.models.routing import RoutingCandidate
 from strands.types.exceptions import ContextWindowOverflowException, ModelThrottledException
 
 from osmosis_core import PolicyError, PolicyNotBoundError, RolloutContext, get_rollout_context
+from osmosis_core.errors import describe
 from osmosis_core.policy import (
     BASE_URL,
     MODEL,
     async_client,
     bound_headers,
     current_scope,
-    failed_call,
 )
 from osmosis_strands.callers import calling_agent, register, watch
 from osmosis_strands.cancelling import until_set
@@ -130,17 +133,25 @@ class PolicyModel(ModelRouter):
         if self._binding is not None:
             is_trainable = self._binding.is_trainable and current_scope().trainable
             labels = bound_headers(
-                self._binding.rollout, self._binding.sample_id, trainable=is_trainable
+                self._binding.rollout,
+                self._binding.sample_id,
+                trainable=is_trainable,
+                tee=self._is_watched(self._binding),
             )
             request["extra_headers"] = {**(request.get("extra_headers") or {}), **labels}
         return request
 
+    def _is_watched(self, binding: _Binding) -> bool:
+        """True when the agent's callback handler takes deltas, so that they must be real."""
+        agent = binding.agent() if binding.agent else None
+        return agent is not None and agent.callback_handler is not null_callback_handler
+
     @classmethod
     def format_request_message_content(cls, content: Any, **kwargs: Any) -> dict[str, Any]:
-        """As Strands formats it; an image given by URL stays a URL."""
-        url = content.get("image", {}).get("source", {}).get("url")
-        if url is not None:
-            return {"type": "image_url", "image_url": {"url": url}}
+        """As Strands formats it; an image of the prompt goes out as it came in."""
+        image_url = content.get("image", {}).get("source", {}).get("image_url")
+        if image_url is not None:
+            return {"type": "image_url", "image_url": image_url}
         base: Any = super()
         return base.format_request_message_content(content, **kwargs)
 
@@ -219,6 +230,15 @@ class OsmosisRolloutModel(PolicyModel, OpenAIModel):
         config = model_config(type(self).__name__, params, options)
         OpenAIModel.__init__(self, client=openai_client(), model_id=MODEL, **config)
 
+    @override
+    def format_request(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As PolicyModel's; parameters that the SDK does not know, such as top_k, go along."""
+        request = super().format_request(*args, **kwargs)
+        unknown = {name: request.pop(name) for name in request.keys() - _known_parameters()}
+        if unknown:
+            request["extra_body"] = {**unknown, **(request.get("extra_body") or {})}
+        return request
+
 
 def model_config(
     model: str, params: dict[str, Any] | None, options: dict[str, Any]
@@ -241,15 +261,13 @@ def model_config(
 def _policy_error(error: Exception) -> Exception:
     if isinstance(error, ContextWindowOverflowException):
         return error
-    call = next(filter(None, map(failed_call, _causes(error))), None)
-    return PolicyError(str(getattr(call, "error", None) or error))
+    return PolicyError(describe(error))
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    link: BaseException | None = error
-    while link is not None:
-        yield link
-        link = link.__cause__ or link.__context__
+@functools.cache
+def _known_parameters() -> frozenset[str]:
+    """What the SDK takes by name; everything else an engine understands goes in the extra body."""
+    return frozenset(inspect.signature(AsyncCompletions.create).parameters)
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import mimetypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,7 +52,10 @@ def strands_prompt(messages: Sequence[Any]) -> tuple[list[Message], list[Block]]
         if convert is None:
             known = ", ".join(_ROLES)
             raise ValueError(f"{where} has role {role!r}; Strands takes {known}")
-        target, blocks = convert(message, where)
+        try:
+            target, blocks = convert(message, where)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"{where} is malformed: {type(error).__name__} {error}") from error
         if target == "system":
             system += blocks
         elif role in ("tool", "function") and _holds_tool_results(converted):
@@ -66,7 +70,10 @@ def _holds_tool_results(messages: list[Message]) -> bool:
 
 
 def _system(message: Message, where: str) -> tuple[str, list[Block]]:
-    return "system", _content(message.get("content"), where)
+    blocks = _content(message.get("content"), where)
+    if any("text" not in block and "cachePoint" not in block for block in blocks):
+        raise ValueError(f"{where} is a system message with more than text; Strands takes text")
+    return "system", blocks
 
 
 def _user(message: Message, where: str) -> tuple[str, list[Block]]:
@@ -140,17 +147,21 @@ def _part(part: Any, where: str) -> Block:
         return {"text": part.get("text") or part.get("refusal") or ""}
     if kind in ("image_url", "input_image"):
         url = part["image_url"]
-        return {"image": _image(url["url"] if isinstance(url, dict) else url, where)}
+        return {"image": _image(url if isinstance(url, dict) else {"url": url}, where)}
     if kind == "file" and "file_data" in part.get("file", {}):
         return {"document": _document(part["file"], where)}
     raise ValueError(f"{where} has a part of type {kind!r}; Strands takes text, images and files")
 
 
-def _image(url: str, where: str) -> Block:
-    if not url.startswith("data:"):
-        return {"format": "png", "source": {"url": url}}
-    subtype, data = _data_url(url, where)
-    return {"format": {"jpg": "jpeg"}.get(subtype, subtype), "source": {"bytes": data}}
+def _image(image_url: Block, where: str) -> Block:
+    """Strands' form for tools and graders, and the prompt's own for the wire."""
+    url: str = image_url["url"]
+    source: Block = {"image_url": dict(image_url)}
+    if url.startswith("data:"):
+        subtype, source["bytes"] = _data_url(url, where)
+    else:
+        subtype = (mimetypes.guess_type(url)[0] or "image/png").partition("/")[2]
+    return {"format": {"jpg": "jpeg"}.get(subtype, subtype), "source": source}
 
 
 def _document(file: Block, where: str) -> Block:

@@ -120,6 +120,40 @@ async def test_sampling_keywords_are_sampling_parameters():
     assert policy.requests[0].body["max_tokens"] == 7
 
 
+async def test_parameters_of_the_engine_reach_the_wire():
+    with ScriptedPolicy("hi") as policy, policy.rollout():
+        await quiet(model=OsmosisRolloutModel(params={"top_k": 20, "min_p": 0.1})).invoke_async("q")
+    assert policy.requests[0].body["top_k"] == 20
+    assert policy.requests[0].body["min_p"] == 0.1
+
+
+async def test_callback_handler_gets_real_deltas():
+    deltas = []
+
+    def watch(**event):
+        if "data" in event:
+            deltas.append(event["data"])
+
+    with ScriptedPolicy("0123456789abcdef" * 4) as policy, policy.rollout():
+        await OsmosisStrandsAgent(callback_handler=watch).invoke_async("q")
+        watched, deltas = deltas, []
+        await quiet().invoke_async("q")
+    assert len(watched) == 4
+    assert "".join(watched) == "0123456789abcdef" * 4
+
+
+async def test_same_words_put_in_by_hand_are_each_kept():
+    with ScriptedPolicy("hi") as policy, policy.rollout() as rollout:
+        agent = quiet(name="a", messages=[{"role": "user", "content": "start"}])
+        await agent.invoke_async()
+        for _ in range(3):
+            agent.messages.append({"role": "user", "content": [{"text": "continue"}]})
+            await agent.invoke_async()
+        messages = (await rollout.get_samples())["a"].messages
+    texts = [m["content"][0]["text"] for m in messages]
+    assert texts == ["start", "hi", *["continue", "hi"] * 3]
+
+
 async def test_for_sample_reaches_its_rollout_from_anywhere():
     model = OsmosisRolloutModel()
     with ScriptedPolicy("hi") as policy:

@@ -68,8 +68,9 @@ def test_images_become_bytes_and_urls_stay_urls():
     ]
     messages, _ = strands_prompt([{"role": "user", "content": parts}])
     first, second = (block["image"] for block in messages[0]["content"])
-    assert first == {"format": "jpeg", "source": {"bytes": b"\x89PNG pixel"}}
-    assert second["source"] == {"url": "https://example.org/cat.png"}
+    assert first["format"] == "jpeg"
+    assert first["source"]["bytes"] == b"\x89PNG pixel"
+    assert second["source"] == {"image_url": {"url": "https://example.org/cat.png"}}
 
 
 def test_strands_blocks_pass_as_copies():
@@ -88,6 +89,12 @@ def test_strands_blocks_pass_as_copies():
         ({"role": "user", "content": 7}, "message 0 has int content"),
         ({"role": "user", "content": [{"type": "input_audio"}]}, "part of type 'input_audio'"),
         ({"role": "tool", "content": "x"}, "without tool_call_id"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "message 0 is malformed"),
+        ({"role": "assistant", "tool_calls": [{"id": "x"}]}, "message 0 is malformed"),
+        (
+            {"role": "system", "content": [{"type": "image_url", "image_url": "http://x/y.png"}]},
+            "system message with more than text",
+        ),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": "data:x,y"}]},
             "not base64",
@@ -127,7 +134,7 @@ async def test_images_reach_the_wire():
     parts = [
         {"type": "text", "text": "look"},
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}},
-        {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}},
+        {"type": "image_url", "image_url": {"url": "https://example.org/cat.png", "detail": "low"}},
     ]
     with ScriptedPolicy("a cat") as policy, policy.rollout():
         prompt = [{"role": "user", "content": parts}]
@@ -135,6 +142,7 @@ async def test_images_reach_the_wire():
     sent = policy.requests[0].body["messages"][0]["content"]
     urls = [part["image_url"]["url"] for part in sent if part["type"] == "image_url"]
     assert urls == [f"data:image/png;base64,{PIXEL}", "https://example.org/cat.png"]
+    assert sent[2]["image_url"]["detail"] == "low"
 
 
 async def test_system_prompt_and_system_message_are_one_message():
