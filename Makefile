@@ -10,7 +10,7 @@ STAMP := .venv/.installed
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(STAMP): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
+$(STAMP): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml examples/*/pyproject.toml)
 	@for python in python3.12 python3.13 python3.14 python3 python; do \
 	  if $$python -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then \
 	    test -x $(BIN)/python || $$python -m venv .venv; found=1; break; fi; done; \
@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 
 demo: $(STAMP) ## roll out real Strands agents on 200 word problems, with the embedded policy
 	$(BIN)/osmosis eval run examples/strands_math/workflow.py \
-	  --dataset examples/strands_math/rows.jsonl --policy demo --concurrency 8 --by kind --show 2
+	  --dataset examples/strands_math/rows.jsonl --policy demo --concurrency 8 --show 1
 
 test: $(STAMP) ## all tests but the slow ones
 	$(BIN)/pytest -q -n 2

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import os
 import sys
+import threading
+from collections.abc import Generator
 from dataclasses import asdict
-from typing import Any
+from typing import NoReturn, TextIO
 
 import click
 
-from osmosis_core.errors import OsmosisError
+from osmosis_core.errors import OsmosisError, one_line
 from osmosis_core.plugins import get_plugins
 
 _PLATFORM = {
@@ -29,7 +33,8 @@ class RootGroup(click.Group):
     def _load(self) -> None:
         if not self._complete:
             self._complete = True
-            get_plugins().add_commands(self)
+            with reserved_stdout():  # what plugins print is not the answer
+                get_plugins().add_commands(self)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, those of plugins included."""
@@ -98,7 +103,7 @@ def validate(target: str | None, option: str | None, as_json: bool) -> None:
 
     name = one_target(target, option)
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what user code prints is not the answer
+        with reserved_stdout():  # what user code prints is not the answer
             result = validate_target(name)
     except OsmosisError as error:
         if as_json:
@@ -110,7 +115,7 @@ def validate(target: str | None, option: str | None, as_json: bool) -> None:
     else:
         for level, issues in (("error", result.errors), ("warning", result.warnings)):
             for issue in issues:
-                click.echo(f"{level}: {issue.message} [{issue.code}]", err=True)
+                click.echo(f"{level}: {one_line(issue.message)} [{issue.code}]", err=True)
         if result.valid:
             click.echo(
                 f"ok: {result.name}: workflow {result.workflow}, grader {result.grader or 'none'}"
@@ -130,23 +135,64 @@ def one_target(argument: str | None, option: str | None) -> str:
     return argument if argument is not None else str(option)
 
 
-def main(arguments: list[str] | None = None) -> Any:
+@contextlib.contextmanager
+def reserved_stdout() -> Generator[TextIO]:
+    """The real stdout, while all that others print, child processes too, goes to stderr."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with (
+            os.fdopen(os.dup(kept), "w", encoding="utf-8") as stdout,
+            contextlib.redirect_stdout(sys.stderr),
+        ):
+            yield stdout
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process, also when user code left threads behind that would keep it alive."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    others = set(threading.enumerate()) - {threading.current_thread()}
+    if any(not thread.daemon for thread in others):
+        os._exit(code)
+    sys.exit(code)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; every error of ours is one line on stderr and an exit code."""
+    sys.stdout = sys.stdout or io.StringIO()
+    sys.stderr = sys.stderr or io.StringIO()
+    code = 0
     try:
         code = cli.main(arguments, prog_name="osmosis", standalone_mode=False)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "osmosis"
+        code = _say(f"{error.format_message()} (see {command} --help)", error.exit_code)
     except click.ClickException as error:
-        error.show()
-        code = error.exit_code
+        code = _say(error.format_message(), error.exit_code)
     except OsmosisError as error:
-        user_traceback = getattr(error, "user_traceback", None)
-        if user_traceback:
-            click.echo(user_traceback, err=True, nl=False)
-        click.echo(f"error: {error}", err=True)
-        code = error.exit_code
+        click.echo(getattr(error, "user_traceback", ""), err=True, nl=False)
+        code = _say(str(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         code = 130
     except BrokenPipeError:
-        sys.stderr.close()
-        code = 1
-    sys.exit(code if isinstance(code, int) else 0)
+        os._exit(1)
+    except OSError as error:
+        code = _say(str(error), 1)
+    except SystemExit as error:
+        code = error.code
+    code = code if isinstance(code, int) else 0
+    if arguments is None:
+        _leave(code)
+    sys.exit(code)
+
+
+def _say(message: str, code: int) -> int:
+    click.echo(f"error: {one_line(message)}", err=True)
+    return code

@@ -56,14 +56,13 @@ def load_entrypoint(target: str) -> Entrypoint:
     module, attribute = load_target(target)
     if attribute:
         workflow = _attribute(module, attribute, target)
-        if not _is_concrete(workflow, AgentWorkflow):
-            raise ConfigError(f"{target!r} is {_what(workflow)}; name an AgentWorkflow subclass")
+        _check_class(repr(target), workflow, AgentWorkflow)
     else:
         workflow = _only_class(module, AgentWorkflow, target)
         if workflow is None:
             raise ConfigError(
-                f"no concrete AgentWorkflow subclass in {target!r}; define one with async run(), "
-                "or name it: module:attr"
+                f"no concrete AgentWorkflow subclass in {target!r}{_abstract_ones(module)}; "
+                "define one with async run(), or name it: module:attr"
             )
     return Entrypoint(
         target,
@@ -104,7 +103,9 @@ def _import_module(name: str) -> ModuleType:
             hint = f"; did you mean {file}.py?" if file.with_suffix(".py").exists() else ""
             raise ConfigError(f"no module {name!r} on the path or in {Path.cwd()}{hint}") from error
         raise _user_code_error(name, error) from error
-    except (Exception, SystemExit) as error:  # boundary: user code raises anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # boundary: user code raises anything
         raise _user_code_error(name, error) from error
 
 
@@ -137,7 +138,9 @@ def _execute_file(file: Path, name: str) -> ModuleType:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # boundary: user code raises anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # boundary: user code raises anything
         del sys.modules[name]
         raise _user_code_error(file.name, error) from error
     return module
@@ -218,6 +221,12 @@ def _only_class(module: ModuleType, base: type, target: str) -> Any:
     return _only(own or found, f"{base.__name__} subclass", target)
 
 
+def _abstract_ones(module: ModuleType) -> str:
+    kinds = [v for v in vars(module).values() if isinstance(v, type) and inspect.isabstract(v)]
+    own = [v.__name__ for v in kinds if issubclass(v, AgentWorkflow) and v is not AgentWorkflow]
+    return f" ({', '.join(own)} has no run())" if own else ""
+
+
 def _only_instance(module: ModuleType, base: type, target: str) -> Any:
     found = {id(v): (k, v) for k, v in vars(module).items() if isinstance(v, base)}
     key = _only({i: k for i, (k, _) in found.items()}, f"{base.__name__} instance", target)
@@ -228,7 +237,9 @@ def _only(found: dict[Any, str], what: str, target: str) -> Any:
     if len(found) > 1:
         names = ", ".join(sorted(found.values()))
         plural = f"{what}es" if what.endswith("s") else f"{what}s"
-        raise ConfigError(f"several {plural} in {target!r}: {names}; keep one in the entrypoint")
+        raise ConfigError(
+            f"several {plural} in {target!r}: {names}; keep one, or name it: module:attr"
+        )
     return next(iter(found), None)
 
 

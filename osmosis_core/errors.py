@@ -162,7 +162,9 @@ def boundary(kind: type[RolloutError]) -> Generator[None]:
         if is_cancelling():
             raise
         raise kind("raised CancelledError: something that it awaited was cancelled") from error
-    except Exception as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
         raise kind(describe(error), category=categorize(error)) from error
 
 
@@ -182,6 +184,11 @@ def describe(error: BaseException) -> str:
         return str(error).strip() or type(error).__name__
     except Exception:  # a user's __str__ raises anything
         return type(error).__name__
+
+
+def one_line(text: str) -> str:
+    """The text on one line."""
+    return " ".join(text.split())
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 from osmosis_core.active import get_rollout_context, no_rollout
 from osmosis_core.config import AgentWorkflowConfig, GraderConfig
@@ -21,6 +21,7 @@ from osmosis_core.types import (
     AgentWorkflowOutput,
     ExecutionRequest,
     ExecutionResult,
+    Message,
     RolloutErrorCategory,
     RolloutSample,
     RolloutStatus,
@@ -140,14 +141,19 @@ async def _call_workflow(
     returned = await program.workflow(config).run(ctx)
     if returned is None:
         return AgentWorkflowOutput()
-    if isinstance(returned, list):
-        return AgentWorkflowOutput(messages=returned)  # pyright: ignore[reportUnknownArgumentType]
+    if _is_messages(returned):
+        return AgentWorkflowOutput(messages=returned)
     if isinstance(returned, AgentWorkflowOutput):
         return AgentWorkflowOutput.model_validate(returned.model_dump())
     raise TypeError(
         f"{program.workflow.__name__}.run() returned {type(returned).__name__}; return None, a "
         "list of messages, or AgentWorkflowOutput"
     )
+
+
+def _is_messages(value: object) -> TypeGuard[list[Message]]:
+    is_list = isinstance(value, list)
+    return is_list and all(isinstance(item, dict) for item in cast("list[object]", value))
 
 
 def _with_output(

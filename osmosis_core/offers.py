@@ -91,7 +91,8 @@ class Offers:
         there = f"no {asked}; there is {', '.join(known) or 'none'}"
         failed = [f"{r.name}: {r.error}" for r in self._records if r.status == "failed"]
         also = f"; plugins that failed to load: {', '.join(failed)}" if failed else ""
-        if name in _extras():
+        is_here = any(name == record.name for record in self._records)
+        if name in _extras() and not is_here:
             return f"{there}; install it with: pip install '{DISTRIBUTION}[{name}]'{also}"
         return there + nearest(name, known) + also
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pluggy
 
 from osmosis_core import hookspecs
-from osmosis_core.errors import PluginError, describe, nearest
+from osmosis_core.errors import PluginError, describe, nearest, one_line
 from osmosis_core.hookspecs import API_VERSION, BackendFactory, Framework, PolicyFactory
 from osmosis_core.offers import DISTRIBUTION, Offers, PluginRecord
 
@@ -88,13 +88,13 @@ class PluginManager:
 
     def _load(self, record: PluginRecord, load: Callable[[], Any]) -> None:
         self.records.append(record)
-        key = f"{record.name}={record.module}"
         try:
             module = _checked(load())
-            self._pm.register(module, name=key)
+            self._pm.register(module, name=f"{record.name}={record.module}")
             self._declare(record, module)
-        except (Exception, SystemExit) as error:  # one broken plugin must not stop the others
-            self._pm.unregister(name=key) if self._pm.has_plugin(key) else None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # one broken plugin must not stop the others
             self._fail(record, error)
         else:
             self._modules[record.owner] = module
@@ -104,10 +104,15 @@ class PluginManager:
                     self._listeners.setdefault(hook, []).append((record.owner, listener))
 
     def _fail(self, record: PluginRecord, error: BaseException) -> None:
+        key = f"{record.name}={record.module}"
+        self._pm.unregister(name=key) if self._pm.has_plugin(key) else None
         self._offers.forget(record)
         for listeners in self._listeners.values():
             listeners[:] = [listener for listener in listeners if listener[0] != record.owner]
-        record.status, record.error = "failed", f"{type(error).__name__}: {describe(error)}"
+        record.status, record.error = (
+            "failed",
+            one_line(f"{type(error).__name__}: {describe(error)}"),
+        )
         logger.debug("plugin %s failed to load", record.name, exc_info=error)
 
     def _declare(self, record: PluginRecord, module: ModuleType) -> None:

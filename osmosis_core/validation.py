@@ -67,6 +67,11 @@ def _check_class(
         text = f"{cls.__name__}.{method}() is not async; write `async def {method}(self, ctx)`"
         _error(result, f"{kind}_{method.upper()}_NOT_ASYNC", text)
     try:
+        inspect.signature(getattr(cls, method)).bind(None, None)
+    except TypeError:
+        text = f"{cls.__name__}.{method}() does not take ctx; write `async def {method}(self, ctx)`"
+        _error(result, f"{kind}_{method.upper()}_WITHOUT_CTX", text)
+    try:
         cls(config)
     except (Exception, SystemExit) as error:  # boundary: user code raises anything
         text = f"{cls.__name__}(config) raised {type(error).__name__}: {describe(error)}"

@@ -203,3 +203,30 @@ def test_target_that_cannot_be_loaded_is_json_too(osmosis):
     done = osmosis("validate", "--json", "nowhere")
     assert done.returncode == 2
     assert json.loads(done.stdout)["errors"][0]["code"] == "NOT_LOADED"
+
+
+def test_raw_output_of_user_code_stays_out_of_the_json(osmosis, tmp_path):
+    (tmp_path / "solve.py").write_text("import os\nos.write(1, b'raw')\nprint('hi')\n" + GOOD)
+    done = osmosis("validate", "--json", "solve.py")
+    assert json.loads(done.stdout)["valid"] is True
+    assert "raw" in done.stderr
+
+
+def test_thread_of_user_code_does_not_keep_validate(osmosis, tmp_path):
+    thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\n"
+    (tmp_path / "solve.py").write_text(thread + GOOD)
+    assert osmosis("validate", "solve.py").returncode == 0
+
+
+def test_method_that_takes_no_context_is_an_error(osmosis, tmp_path):
+    (tmp_path / "solve.py").write_text(GOOD.replace("run(self, ctx)", "run(self)"))
+    done = osmosis("validate", "solve.py")
+    assert done.returncode == 2
+    assert "WORKFLOW_RUN_WITHOUT_CTX" in done.stderr
+
+
+def test_usage_errors_are_one_line(osmosis):
+    done = osmosis("validate")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: give TARGET once")

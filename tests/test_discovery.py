@@ -145,11 +145,26 @@ class TestNotThere:
         write("rollouts/solve.toml", "")
         assert "give a path that ends in .py" in refusal("rollouts/solve.toml")
 
-    @pytest.mark.parametrize("attribute", ["answer", "Abstract", "AgentWorkflow", "IMPORTS"])
-    def test_attribute_that_is_no_concrete_workflow_is_refused(self, write, attribute):
+    @pytest.mark.parametrize(
+        ("attribute", "problem"),
+        [
+            ("answer", "give a subclass of AgentWorkflow"),
+            ("IMPORTS", "give a subclass of AgentWorkflow"),
+            ("Abstract", "is abstract; implement run"),
+            ("AgentWorkflow", "is abstract; implement run"),
+        ],
+    )
+    def test_attribute_that_is_no_concrete_workflow_is_refused(self, write, attribute, problem):
         text = f"{IMPORTS}IMPORTS = {IMPORTS!r}\nclass Abstract(AgentWorkflow): pass\nanswer = 1\n"
         write("solve.py", text)
-        assert "name an AgentWorkflow subclass" in refusal(f"solve.py:{attribute}")
+        assert problem in refusal(f"solve.py:{attribute}")
+
+    def test_abstract_workflows_are_named_when_there_is_no_other(self, write):
+        write(
+            "solve.py",
+            f"{IMPORTS}class Typo(AgentWorkflow):\n    async def runn(self, ctx): pass\n",
+        )
+        assert "(Typo has no run())" in refusal("solve.py")
 
 
 class TestCounting:

@@ -90,7 +90,7 @@ class Assembler:
         )
         _merge_message(choice["message"], delta.get("delta") or {})
         for name, value in delta.items():
-            if name in ("delta", "index") or value is None:
+            if name in ("delta", "index", "message") or value is None:
                 continue
             if name == "logprobs":
                 _merge_logprobs(choice.setdefault("logprobs", {}), value)

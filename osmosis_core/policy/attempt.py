@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +25,7 @@ _MAX_ANSWER_BYTES = 128 * 1024 * 1024
 _MIN_SECRET = 4
 _CONNECT_SEC = 10.0
 _READ_SEC = 600.0
+_END_SEC = 0.2
 _RETRYABLE = frozenset((408, 425, 429, *range(500, 600))) - {501, 505}
 
 
@@ -137,10 +140,18 @@ async def _assembled(
         if on_delta is not None:
             on_delta(chunk)
         if assembler.done:
+            await _finish(response)
             break
     for data in reader.close():
         assembler.add(data)
     return assembler.completion()
+
+
+async def _finish(response: aiohttp.ClientResponse) -> None:
+    """Read on to the end of the body, which is due, so that the connection can serve again."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_END_SEC):
+            await response.content.read(_MAX_ANSWER_BYTES)
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

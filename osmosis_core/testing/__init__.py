@@ -23,7 +23,6 @@ __all__ = [
     "Cut",
     "Delay",
     "DemoPolicy",
-    #    "DemoPolicy",
     "Endless",
     "Malformed",
     "Say",

@@ -72,7 +72,9 @@ def _reader(path: Path) -> Callable[[Iterable[bytes], Path], Iterator[_Record]]:
     reader = readers.get(path.suffix.lower())
     if not path.is_file():
         siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        what = "is a directory" if path.is_dir() else f"is not there{nearest(path.name, siblings)}"
+        what = f"is not there{nearest(path.name, siblings)}"
+        if path.exists():
+            what = "is a directory" if path.is_dir() else "is not a regular file"
         raise ConfigError(f"dataset {str(path)!r} {what}; give a .jsonl or .csv file")
     if reader is None:
         raise ConfigError(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
 import sys
 from asyncio import Runner
-from collections.abc import Generator
-from contextlib import AsyncExitStack, contextmanager, redirect_stdout
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from osmosis_core import ConfigError, ExecutionBackend, OsmosisError, RolloutContext
+from osmosis_core.cli import reserved_stdout
 from osmosis_core.errors import describe
 from osmosis_eval.endpoint import check_endpoint
 from osmosis_eval.interrupt import EXIT_CODE, stop_on_sigint
@@ -19,7 +20,7 @@ from osmosis_eval.report import print_report, progress_bar
 from osmosis_eval.results import Redact, ResultFiles, create_directory, redactor, without_secrets
 from osmosis_eval.runner import Outcome, Plan, run_rollouts
 from osmosis_eval.settings import Prepared, Settings, prepare
-from osmosis_eval.show import show
+from osmosis_eval.show import conversation
 from osmosis_eval.stats import Totals
 
 _DEFAULT_CONCURRENCY = 4
@@ -33,7 +34,9 @@ def evaluate(settings: Settings) -> int:
     Raises:
         OsmosisError: something is wrong before the first rollout, or results cannot be written.
     """
-    with _stdout(settings.as_json) as stdout, Runner() as runner:
+    stdouts = reserved_stdout() if settings.as_json else nullcontext(sys.stdout)
+    with stdouts as stdout, Runner(loop_factory=_Loop) as runner:
+        runner.get_loop().set_task_factory(_contained)
         summary = runner.run(_evaluate(prepare(settings)))
         if settings.as_json:
             print(json.dumps(summary, indent=2), file=stdout, flush=True)
@@ -44,21 +47,25 @@ def evaluate(settings: Settings) -> int:
     return 1 if summary["rollouts"]["failed"] else 0
 
 
-@contextmanager
-def _stdout(is_reserved: bool) -> Generator[TextIO]:
-    """Stdout; when reserved, all that others print, child processes too, goes to stderr."""
-    if not is_reserved:
-        yield sys.stdout
-        return
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with os.fdopen(os.dup(kept), "w", encoding="utf-8") as stdout, redirect_stdout(sys.stderr):
-            yield stdout
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+class _Loop(asyncio.SelectorEventLoop):
+    """A loop whose end does not wait for the threads that user code left running."""
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Leave the threads to `close`, which does not wait either."""
+
+
+def _contained(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
+) -> asyncio.Task[Any]:
+    """Tasks in which `sys.exit()` of user code is an error of theirs, not the end of the run."""
+
+    async def contained() -> Any:
+        try:
+            return await coroutine
+        except SystemExit as error:
+            raise RuntimeError(f"called sys.exit({error.code!r})") from error
+
+    return asyncio.Task(contained(), loop=loop, **options)
 
 
 async def _evaluate(prepared: Prepared) -> dict[str, Any]:
@@ -87,7 +94,7 @@ def _create_backend(prepared: Prepared, directory: Path) -> ExecutionBackend:
             workflow_config=program.workflow_config,
             grader=program.grader,
             grader_config=program.grader_config,
-            artifacts_root=directory / "artifacts",
+            artifacts_root=directory.absolute() / "artifacts",
         )
     except OsmosisError:
         raise
@@ -109,7 +116,7 @@ async def _roll_out(
             files.append(outcome)
             totals.add(outcome)
             if totals.finished <= settings.show:
-                show(outcome, to_stderr=settings.as_json)
+                bar.show(conversation(outcome), to_stderr=settings.as_json)
             bar.update(totals)
 
         try:

@@ -41,6 +41,13 @@ class ProgressBar:
         figures = f"{errors} errors  {mean}"
         self._progress.update(self._task, completed=totals.finished, figures=figures)
 
+    def show(self, text: str, *, to_stderr: bool) -> None:
+        """Print a text, above the bar where they share a terminal."""
+        if self._progress is not None and (to_stderr or sys.stdout.isatty()):
+            self._progress.console.print(Text(text), soft_wrap=True)
+        else:
+            click.echo(text, err=to_stderr)
+
 
 @contextmanager
 def progress_bar(total: int, *, is_quiet: bool) -> Generator[ProgressBar]:

@@ -35,6 +35,8 @@ def run_name(name: str) -> str:
 
 def check_unused(directory: Path) -> None:
     """Raise ConfigError if the directory holds an evaluation: nothing is ever overwritten."""
+    if directory == Path() or directory.is_file():
+        raise ConfigError(f"output {str(directory)!r} is not a directory of its own; give another")
     for name in (_RESULTS, _SAMPLES, _SUMMARY):
         with _usable(directory):
             is_used = (directory / name).exists()
@@ -102,6 +104,7 @@ class ResultFiles:
 
     def __init__(self, directory: Path, redact: Redact) -> None:
         self.directory = directory
+        directory = self._place = directory.absolute()  # user code may change the directory
         self._redact = redact
         with _usable(directory):
             self._results = _create(directory / _RESULTS)
@@ -129,10 +132,10 @@ class ResultFiles:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write `summary.json` in one piece."""
         text = self._redact(json.dumps(summary, indent=2, ensure_ascii=False))
-        part = self.directory / f"{_SUMMARY}.part"
+        part = self._place / f"{_SUMMARY}.part"
         try:
             part.write_text(f"{text}\n", encoding="utf-8", errors="backslashreplace")
-            part.replace(self.directory / _SUMMARY)
+            part.replace(self._place / _SUMMARY)
         except OSError as error:
             raise self._unwritable(error) from error
 

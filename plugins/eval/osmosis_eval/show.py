@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any, cast
-
-import click
 
 from osmosis_core import Message, RolloutSample
 from osmosis_eval.runner import Outcome
@@ -14,13 +11,14 @@ from osmosis_eval.runner import Outcome
 _WIDTH = 100
 
 
-def show(outcome: Outcome, *, to_stderr: bool) -> None:
-    """Print every sample of a rollout, as the policy saw it on the wire."""
+def conversation(outcome: Outcome) -> str:
+    """Every sample of a rollout, as the policy saw it on the wire."""
+    lines: list[str] = []
     for sample_id, sample in outcome.result.samples.items():
         reward = "no reward" if sample.reward is None else f"reward {sample.reward:g}"
         head = f"row {outcome.row.index}, {sample_id}: {reward}"
-        click.echo("\n".join([head, *map(_cut, _lines(sample))]) + "\n", err=to_stderr)
-    sys.stdout.flush()
+        lines += [head, *map(_cut, _lines(sample)), ""]
+    return "\n".join(lines)
 
 
 def _lines(sample: RolloutSample) -> Iterator[str]:
