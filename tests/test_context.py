@@ -349,3 +349,37 @@ async def test_error_of_a_source_names_its_sample_and_keeps_its_category():
 def test_calls_are_numbered_in_the_order_in_which_they_began():
     context = called(call(), call(), call())
     assert [one.index for one in context.calls] == [0, 1, 2]
+
+
+def test_scope_of_an_abandoned_generator_does_not_keep_the_rollout():
+    def abandoned():
+        with agent_scope("inner"):
+            yield
+
+    with RolloutContext("http://x", rollout_id="one"):
+        left_open = abandoned()
+        next(left_open)
+    assert get_rollout_context() is None
+    left_open.close()
+
+
+def test_key_is_stripped_of_what_files_end_with():
+    assert RolloutContext("http://x", "key\n").api_key == "key"
+
+
+def test_source_must_be_a_source():
+    with pytest.raises(SampleError, match="is not a SampleSource"):
+        RolloutContext("http://x").register_sample_source("a", object())
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
+async def test_source_that_leaves_is_an_error_of_its_sample(error):
+    class Leaves(SampleSource):
+        async def get_sample(self, sample_id):
+            raise error
+
+    rollout = RolloutContext("http://x")
+    rollout.register_sample_source("a", Leaves())
+    with pytest.raises(WorkflowError, match="'a' failed"):
+        await rollout.get_samples()
+    assert await rollout.get_samples(skip_failing=True) == {}
