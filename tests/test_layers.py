@@ -14,7 +14,7 @@ KERNEL = ROOT / "osmosis_core"
 LAYERS = [
     {"types"},
     {"errors", "config"},
-    {"sample_ids"},
+    {"sample_ids", "loop_watch"},
     {"hookspecs", "offers"},
     {"plugins"},
     {"context"},

@@ -30,6 +30,7 @@ from osmosis_core.execution import (
     run_workflow,
 )
 from osmosis_core.grader import Grader
+from osmosis_core.loop_watch import watched_loop
 from osmosis_core.types import (
     ExecutionRequest,
     ExecutionResult,
@@ -111,7 +112,7 @@ class LocalBackend(ExecutionBackend):
             )
         run = self._runs[request.id] = _Run(request)
         try:
-            with get_plugins().observed(request, self) as reported:
+            with watched_loop(request.id), get_plugins().observed(request, self) as reported:
                 await self._execute(run, reported, on_workflow_complete, on_grader_complete)
         finally:
             del self._runs[request.id]
