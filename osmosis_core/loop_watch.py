@@ -19,9 +19,16 @@ from types import FrameType
 
 LATE_SEC = 0.05
 _BEAT_SEC = 0.025
-_IDLE_BEATS = 20
+_LOOK_SEC = 0.01
+_LOOKS = 3
+_STARVED_SEC = 0.03
+_IDLE_LOOKS = 50
 _STDLIB = (os.path.dirname(os.__file__) + os.sep, "<frozen")  # noqa: PTH120 - for startswith()
 _logger = logging.getLogger(__name__)
+_WARNING = (
+    "rollout %r blocks the event loop, and every rollout on it, for more than 50 ms: %s, in %s at "
+    "%s:%d; await it, or use asyncio.to_thread()"
+)
 _rollout: ContextVar[str | None] = ContextVar("osmosis_watched_rollout", default=None)
 _lock = threading.Lock()
 _watches: dict[asyncio.AbstractEventLoop, _Watch] = {}
@@ -60,11 +67,11 @@ def _listen() -> None:
     global _listener
     idle = 0
     while True:
-        time.sleep(_BEAT_SEC)
+        time.sleep(_LOOK_SEC)
         with _lock:
             watches = list(_watches.values())
             idle = 0 if watches else idle + 1
-            if idle > _IDLE_BEATS:
+            if idle > _IDLE_LOOKS:
                 _listener = None
                 return
         for watch in watches:
@@ -77,6 +84,7 @@ class _Watch:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.users = 0
         self._loop, self._thread = loop, threading.get_ident()
+        self._looked_at, self._looks = 0.0, 0
         self._beat()
 
     def _beat(self) -> None:
@@ -85,29 +93,37 @@ class _Watch:
         self.timer = self._loop.call_later(_BEAT_SEC, self._beat)
 
     def look(self) -> None:
-        """Report the task that the loop is in if it is late and was in it at the last look."""
-        late_sec = time.monotonic() - self._due_at
+        """Report the task that a late loop is in, seen there several times in a row.
+
+        A look that is late itself does not count: the machine is starved then, not the loop.
+        """
+        now = time.monotonic()
+        late_sec, gap_sec = now - self._due_at, now - self._looked_at
+        self._looked_at = now
         task = asyncio.current_task(self._loop) if late_sec > 0 else None
-        rollout_id = task.get_context().get(_rollout) if task else None
-        if late_sec >= LATE_SEC and task is self._suspect and rollout_id is not None:
+        is_same = task is not None and task is self._suspect and gap_sec <= _STARVED_SEC
+        self._suspect, self._looks = task, self._looks + 1 if is_same else 1
+        if task is None or self._looks < _LOOKS or late_sec < LATE_SEC:
+            return
+        rollout_id = task.get_context().get(_rollout)
+        if rollout_id is not None:
             frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage] - documented
             _tell(rollout_id, frames.get(self._thread))
-        self._suspect = task
 
 
 def _tell(rollout_id: str, frame: FrameType | None) -> None:
-    """Warn about the innermost frame outside of the standard library, once."""
+    """Warn about the innermost frame outside of the standard library, once; imports pass."""
     while frame is not None and _is_stdlib(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return
         frame = frame.f_back
-    if frame is None or (frame.f_code.co_filename, frame.f_code.co_qualname) in _told:
+    if frame is None or frame.f_code.co_name == "<module>":
         return
     file, name = place = (frame.f_code.co_filename, frame.f_code.co_qualname)
-    _told.add(place)
-    plugin = str(frame.f_globals.get("__name__", "?")).partition(".")[0]
-    late = f"more than {LATE_SEC * 1000:.0f} ms"
-    what = "rollout %r blocks the event loop, and every rollout on it, for %s: %s, in %s at %s:%d"
-    how = "; await it, or use asyncio.to_thread()"
-    _logger.warning(what + how, rollout_id, late, plugin, name, file, frame.f_lineno)
+    if place not in _told:
+        _told.add(place)
+        plugin = str(frame.f_globals.get("__name__", "?")).partition(".")[0]
+        _logger.warning(_WARNING, rollout_id, plugin, name, file, frame.f_lineno)
 
 
 def _is_stdlib(file: str) -> bool:

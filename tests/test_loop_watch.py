@@ -18,7 +18,7 @@ from osmosis_core import (
     loop_watch,
 )
 
-LONG_SEC = 0.4
+LONG_SEC = 0.8
 
 
 def sleeps_without_awaiting():

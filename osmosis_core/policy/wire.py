@@ -28,6 +28,7 @@ _UNIX = "http+unix://"
 type _Key = tuple[asyncio.AbstractEventLoop, str]
 _sessions: dict[_Key, AsyncGenerator[aiohttp.ClientSession]] = {}
 _ready: dict[_Key, aiohttp.ClientSession] = {}
+_contexts: dict[str, ssl.SSLContext] = {}
 
 
 def _limit(name: str, default: float) -> float:
@@ -41,11 +42,17 @@ def _limit(name: str, default: float) -> float:
     return number
 
 
-def _tls() -> ssl.SSLContext | bool:
-    """The TLS context, or True for aiohttp's own."""
+async def _tls() -> ssl.SSLContext | bool:
+    """The TLS context, or True for aiohttp's own; certificates are read off the loop, once."""
     bundle = os.environ.get("SSL_CERT_FILE") or os.environ.get("REQUESTS_CA_BUNDLE")
     if not bundle:
         return True
+    return _contexts.get(bundle) or _contexts.setdefault(
+        bundle, await asyncio.to_thread(_trusting, bundle)
+    )
+
+
+def _trusting(bundle: str) -> ssl.SSLContext:
     import ssl
 
     context = ssl.create_default_context()
@@ -73,6 +80,8 @@ async def send(
     opened, used = await session(unquote(socket)), SimpleNamespace(is_kept=False)
     options: Any = {"proxy": _proxy(url), "trace_request_ctx": used, "allow_redirects": False}
     options |= {"data": body, "headers": headers, "timeout": timeout}
+    if url.startswith("https:"):
+        options["ssl"] = await _tls()
     try:
         return await opened.request(method, url, **options)
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
@@ -129,9 +138,7 @@ async def _hold_session(key: _Key) -> AsyncGenerator[aiohttp.ClientSession]:
         "keepalive_timeout": _limit("KEEPALIVE_SEC", 30.0),
     }
     connector = (
-        aiohttp.UnixConnector(key[1], **limits)
-        if key[1]
-        else aiohttp.TCPConnector(ssl=_tls(), **limits)
+        aiohttp.UnixConnector(key[1], **limits) if key[1] else aiohttp.TCPConnector(**limits)
     )
     tracing = aiohttp.TraceConfig()
     tracing.on_connection_reuseconn.append(_mark_kept)
