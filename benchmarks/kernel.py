@@ -12,6 +12,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 PEER = "osmosis-ai==0.2.31"
+PEER_PACKAGES = ["osmosis-ai[strands]==0.2.31", "litellm<1.104", "mcp<2"]
+"""Newer litellm needs mcp 2, which the peer's own pins exclude: no tool call would work."""
+
 PEER_PYTHON = ROOT / ".venv-peer/bin/python"
 BASELINE = ["-c", "import asyncio; from pydantic import BaseModel"]
 REPEATS = 3
@@ -20,14 +23,11 @@ IMPORT_REPEATS = 15
 
 def install_peer() -> bool:
     """The peer in an environment of its own; False when it cannot be had."""
-    if not PEER_PYTHON.exists():
-        uv = str(Path(sys.executable).parent / "uv")
-        venv = [uv, "venv", "--quiet", "--python", sys.executable, str(ROOT / ".venv-peer")]
-        install = [uv, "pip", "install", "--quiet", "--python", str(PEER_PYTHON), PEER]
-        return all(
-            subprocess.run(command, check=False).returncode == 0 for command in (venv, install)
-        )
-    return True
+    uv = str(Path(sys.executable).parent / "uv")
+    venv = [uv, "venv", "--quiet", "--python", sys.executable, str(ROOT / ".venv-peer")]
+    install = [uv, "pip", "install", "--quiet", "--python", str(PEER_PYTHON), *PEER_PACKAGES]
+    commands = [install] if PEER_PYTHON.exists() else [venv, install]
+    return all(subprocess.run(command, check=False).returncode == 0 for command in commands)
 
 
 def measure(python: str, load: str) -> float:

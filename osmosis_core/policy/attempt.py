@@ -16,7 +16,7 @@ from osmosis_core.policy.assemble import (
     MalformedAnswer,
     parse_completion,
 )
-from osmosis_core.policy.wire import session
+from osmosis_core.policy.wire import send
 
 if TYPE_CHECKING:
     import aiohttp
@@ -85,9 +85,7 @@ async def attempt(
     )
     where = _without_credentials(url)
     try:
-        async with (await session()).request(
-            method, url, data=body, headers=headers, timeout=timeout, allow_redirects=False
-        ) as response:
+        async with await send(method, url, headers, body, timeout) as response:
             status = response.status
             if status >= 300:
                 return await _refused(response, where, secret)

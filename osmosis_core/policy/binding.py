@@ -18,6 +18,7 @@ from osmosis_core.types import PolicyCall
 BINDING_HEADER = "x-osmosis-binding"
 TEE_HEADER = "x-osmosis-tee"
 _CHAT = "/chat/completions"
+_SCHEMES = ("http", "https", "http+unix")
 _DROPPED = frozenset(
     [
         "accept-encoding",
@@ -98,7 +99,7 @@ def policy_url(context: RolloutContext, path: str) -> str | None:
     """
     try:
         base = urllib.parse.urlsplit(context.chat_completions_url)
-        is_usable = base.scheme in ("http", "https") and base.hostname and base.port != 0
+        is_usable = base.scheme in _SCHEMES and base.hostname and base.port != 0
     except ValueError:
         return None
     if not is_usable or "@" in base.netloc:

@@ -49,7 +49,7 @@ async def test_one_request_may_ask_for_deltas(sdk):
 
 
 async def test_failures_before_the_first_delta_are_tried_again(sdk):
-    with ScriptedPolicy(Status(500), Cut(0), "done") as policy:
+    with ScriptedPolicy(Status(500), Cut(0), Cut(0), "done") as policy:
         with policy.rollout(wire=TEE, retry=FAST) as rollout:
             assert "".join(await texts(sdk)) == "done"
     assert [a.number for a in rollout.calls[0].attempts] == [1, 2, 3]

@@ -1,0 +1,91 @@
+"""A policy that costs next to nothing: every answer is rendered once. Prints its port.
+
+The first segment of the path says how it answers: `/200-stream/v1` streams 200 tokens, one write
+each; `/24-plain/v1` never streams; `/200-paced/v1` sends a token every 20 ms; `/24-held/v1` answers
+plainly after a second; `/200-ids/v1` streams token ids and log-probs as well.
+"""
+
+import asyncio
+import functools
+import json
+import resource
+
+from aiohttp import web
+
+TURNS = 5
+PACE_SEC = 0.02
+HOLD_SEC = 1.0
+HEAD = {"id": "stub", "created": 0, "model": "stub"}
+CALL = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a":1,"b":2}'}}
+
+
+def chunk(delta, finish_reason=None, **extra):
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, **extra}
+    value = {**HEAD, "object": "chat.completion.chunk", "choices": [choice]}
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def usage(tokens):
+    return {"prompt_tokens": 9, "completion_tokens": tokens, "total_tokens": 9 + tokens}
+
+
+@functools.cache
+def stream(tokens, calls_tool, has_ids):
+    def extra(number):
+        if not has_ids:
+            return {}
+        entry = {"token": " word", "bytes": [32, 119], "logprob": -0.125, "top_logprobs": []}
+        return {"token_ids": [number], "logprobs": {"content": [entry]}}
+
+    texts = [{"content": f" word{number % 97}"} for number in range(tokens)]
+    if calls_tool:
+        texts[-1] = {"tool_calls": [{**CALL, "index": 0}]}
+    events = [chunk({"role": "assistant", "content": ""})]
+    events += [chunk(delta, **extra(number)) for number, delta in enumerate(texts)]
+    events.append(chunk({}, "tool_calls" if calls_tool else "stop"))
+    counted = {**HEAD, "object": "chat.completion.chunk", "choices": [], "usage": usage(tokens)}
+    end = b"data: " + json.dumps(counted).encode() + b"\n\ndata: [DONE]\n\n"
+    return [*events, end]
+
+
+@functools.cache
+def plain(tokens):
+    message = {"role": "assistant", "content": " word" * tokens}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+    answer = {**HEAD, "object": "chat.completion", "choices": [choice], "usage": usage(tokens)}
+    return json.dumps(answer).encode()
+
+
+async def answer(request):
+    tokens, _, kind = request.match_info["kind"].partition("-")
+    body = await request.read()
+    if kind in ("plain", "held"):
+        if kind == "held":
+            await asyncio.sleep(HOLD_SEC)
+        return web.Response(body=plain(int(tokens)), content_type="application/json")
+    asked = json.loads(body)
+    turn = sum(message["role"] == "assistant" for message in asked["messages"])
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    for event in stream(int(tokens), bool(asked.get("tools")) and turn < TURNS - 1, kind == "ids"):
+        await response.write(event)
+        await asyncio.sleep(PACE_SEC if kind == "paced" else 0)
+    await response.write_eof()
+    return response
+
+
+async def main():
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    app = web.Application(client_max_size=1 << 30)
+    app.router.add_post("/{kind}/v1/chat/completions", answer)
+    runner = web.AppRunner(app, access_log=None, keepalive_timeout=600)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=8192)
+    await site.start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
