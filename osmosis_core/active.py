@@ -48,7 +48,16 @@ def leave(context: RolloutContext) -> None:
     frame = _frame.get()
     while frame is not None and (frame.context is not context or frame.is_scope):
         frame = frame.outer
-    _frame.set(frame.outer if frame else None)
+    _restore(frame)
+
+
+def _restore(frame: _Frame | None) -> None:
+    """Drop a frame and those above it; nothing to do when it is not active any more."""
+    active = _frame.get()
+    while active is not None and active is not frame:
+        active = active.outer
+    if active is not None:
+        _frame.set(active.outer)
 
 
 def get_rollout_context() -> RolloutContext | None:
@@ -83,9 +92,9 @@ def no_rollout() -> Generator[None]:
 
 @contextmanager
 def _framed(context: RolloutContext | None, scope: Scope) -> Generator[None]:
-    outer = _frame.get()
-    _frame.set(_Frame(context, scope, outer, is_scope=True))
+    frame = _Frame(context, scope, _frame.get(), is_scope=True)
+    _frame.set(frame)
     try:
         yield
     finally:
-        _frame.set(outer)
+        _restore(frame)

@@ -361,6 +361,7 @@ def test_scope_of_an_abandoned_generator_does_not_keep_the_rollout():
         next(left_open)
     assert get_rollout_context() is None
     left_open.close()
+    assert get_rollout_context() is None
 
 
 def test_key_is_stripped_of_what_files_end_with():
