@@ -114,7 +114,8 @@ def osmosis_register_policies(register: Register[PolicyFactory]) -> None:
 def osmosis_register_commands(cli: click.Group) -> None:
     """Add commands to `osmosis`; import what a command needs inside the command.
 
-    :param cli: the root group; a name that is taken is an error naming both owners.
+    :param cli: the root group; a name that is taken stays with its first owner, and `osmosis
+        plugins` lists the conflict.
     """
 
 
