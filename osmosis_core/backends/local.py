@@ -163,11 +163,11 @@ class LocalBackend(ExecutionBackend):
         )
 
     async def _run_grader(self, run: _Run, workflow: ExecutionResult) -> ExecutionResult:
-        refusal = grading_refusal(run.request, self.program, workflow)
-        if refusal is not None and not run.cutoff.cancelled:
-            return refusal
         if run.cutoff.cancelled:
             return failed(RolloutCancelled(), workflow.samples)
+        refusal = grading_refusal(run.request, self.program, workflow)
+        if refusal is not None:
+            return refusal
         run.status = RolloutStatus.GRADING
         graded = await run_grader(
             run.request,
