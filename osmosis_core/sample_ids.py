@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import urllib.parse
 
@@ -26,6 +25,8 @@ def encode_sample_id(name: str) -> str:
     key = urllib.parse.quote(name, safe="", errors="surrogatepass")
     if len(key) <= _MAX_LENGTH:
         return key
+    import hashlib
+
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
     readable = re.sub("%[0-9A-F]?$", "", key[: _MAX_LENGTH - len(digest) - 1])
     return f"{readable}~{digest}"

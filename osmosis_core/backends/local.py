@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 import urllib.parse
@@ -19,7 +18,6 @@ from osmosis_core.backend import (
     select_rollouts,
 )
 from osmosis_core.config import AgentWorkflowConfig, GraderConfig
-from osmosis_core.discovery import load_program
 from osmosis_core.errors import BackendError, ConfigError, RolloutError
 from osmosis_core.execution import (
     Cutoff,
@@ -86,6 +84,8 @@ class LocalBackend(ExecutionBackend):
         max_queued: int | None = None,
         artifacts_root: Path | str | None = None,
     ) -> None:
+        from osmosis_core.discovery import load_program
+
         self.program = load_program(workflow, workflow_config, grader, grader_config)
         config = self.program.workflow_config
         cap = config.concurrency.max_concurrent if config else DEFAULT_CONCURRENCY
@@ -181,6 +181,8 @@ class LocalBackend(ExecutionBackend):
     def _artifacts_dir(self, rollout_id: str) -> Path:
         name = urllib.parse.quote(rollout_id, safe=" ")
         if len(name) > _MAX_FILE_NAME:
+            import hashlib
+
             name = hashlib.sha256(rollout_id.encode()).hexdigest()
         return self._artifacts_root / name / "artifacts"
 
