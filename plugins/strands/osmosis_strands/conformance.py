@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from strands import tool
@@ -33,14 +33,14 @@ class StrandsAdapter(AdapterFixtures):
         prompt: list[Message],
         *,
         model: Any = None,
-        add: Callable[..., int] | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
     ) -> str:
         """Run an OsmosisStrandsAgent on the prompt."""
         agent = OsmosisStrandsAgent(
             name=name,
             model=model or self.create_model(),
             messages=prompt,
-            tools=[tool(name="add", description="Add two numbers.")(add)] if add else [],
+            tools=[tool(function) for function in tools],
             callback_handler=None,
         )
         return str(await agent.invoke_async())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 from osmosis_core import (
@@ -19,6 +17,7 @@ from osmosis_core import (
 )
 from osmosis_core.errors import categorize
 from osmosis_core.sample_ids import encode_sample_id
+from osmosis_core.testing.adapter_conformance.fixtures import AdapterFixtures
 from osmosis_core.testing.scripted import (
     Answer,
     Cut,
@@ -31,33 +30,6 @@ from osmosis_core.testing.scripted import (
 )
 
 _FAST = RetryPolicy(max_attempts=3, base_delay_sec=0.01)
-
-
-class AdapterFixtures(ABC):
-    """What an adapter's author provides; name it in `Framework(conformance="module:Class")`."""
-
-    @abstractmethod
-    def create_model(self) -> Any:
-        """A policy model of the framework; called outside and inside of rollouts."""
-
-    @abstractmethod
-    async def call_model(self, model: Any) -> None:
-        """Call the model once, without an agent."""
-
-    @abstractmethod
-    async def run_agent(
-        self,
-        name: str,
-        prompt: list[Message],
-        *,
-        model: Any = None,
-        add: Callable[..., int] | None = None,
-    ) -> str:
-        """Run an agent called `name` on chat messages inside the active rollout.
-
-        `model` is one of `create_model()`, or None for a fresh one. `add(a: int, b: int)`, when
-        given, is to be offered to the policy as a tool named `add`. Returns the final text.
-        """
 
 
 class AdapterConformance:
@@ -123,7 +95,7 @@ class AdapterConformance:
             return a + b + 1000
 
         with ScriptedPolicy(Tool("add", {"a": 1, "b": 2}), "it is 1003") as policy:
-            sample = await _only(await self.run(policy, add=add))
+            sample = await _only(await self.run(policy, tools=[add]))
         assert seen == [(1, 2)]
         native = json.dumps(sample.messages)
         assert all(text in native for text in ("hello", "add", "1003", "it is 1003"))
