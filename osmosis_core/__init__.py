@@ -29,6 +29,7 @@ from osmosis_core.errors import (
 )
 from osmosis_core.grader import Grader, GraderContext
 from osmosis_core.types import (
+    AgentRun,
     AgentWorkflowOutput,
     ExecutionRequest,
     ExecutionResult,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from osmosis_core.hookspecs import hookimpl
 
 __all__ = [
+    "AgentRun",
     "AgentWorkflow",
     "AgentWorkflowConfig",
     "AgentWorkflowContext",
