@@ -109,6 +109,7 @@ def declared(fixtures: AdapterFixtures) -> frozenset[str]:
         known = ", ".join(sorted(_NAMED))
         raise ValueError(f"capabilities names {sorted(unknown)}; there is {known}")
     kind = type(fixtures)
-    own = {n for m, n in _METHODS.items() if getattr(kind, m) is not getattr(AdapterFixtures, m)}
-    takes_tools = "tools" in inspect.signature(fixtures.run_agent).parameters
-    return fixtures.capabilities | own | ({"tool_schemas"} if takes_tools else set())
+    found = {n for m, n in _METHODS.items() if getattr(kind, m) is not getattr(AdapterFixtures, m)}
+    if "tools" in inspect.signature(fixtures.run_agent).parameters:
+        found.add("tool_schemas")
+    return fixtures.capabilities | found
