@@ -71,9 +71,8 @@ class PluginManager:
     def _load_all(self, given: Iterable[EntryPoint] | None, disabled: set[str]) -> None:
         from osmosis_core import builtin
 
-        self._load(
-            PluginRecord("core", builtin.__name__, DISTRIBUTION, _version()), lambda: builtin
-        )
+        core = PluginRecord("core", builtin.__name__, DISTRIBUTION, _version())
+        self._load(core, lambda: builtin)
         group = hookspecs.ENTRY_POINT_GROUP
         found = importlib.metadata.entry_points(group=group) if given is None else given
         for entry_point in sorted(found, key=lambda e: (e.name, e.value)):
@@ -109,10 +108,8 @@ class PluginManager:
         self._offers.forget(record)
         for listeners in self._listeners.values():
             listeners[:] = [listener for listener in listeners if listener[0] != record.owner]
-        record.status, record.error = (
-            "failed",
-            one_line(f"{type(error).__name__}: {describe(error)}"),
-        )
+        record.status = "failed"
+        record.error = one_line(f"{type(error).__name__}: {describe(error)}")
         logger.debug("plugin %s failed to load", record.name, exc_info=error)
 
     def _declare(self, record: PluginRecord, module: ModuleType) -> None:
@@ -163,6 +160,10 @@ class PluginManager:
     def policy(self, name: str) -> PolicyFactory:
         """The factory of a policy; raises PluginError like `backend`."""
         return self._offers.get("policy", name)
+
+    def framework(self, name: str) -> Framework:
+        """An integrated agent framework; raises PluginError like `backend`."""
+        return self._offers.get("framework", name)
 
     def add_commands(self, cli: click.Group) -> None:
         """Let each plugin add its commands; one that fails is recorded and leaves nothing."""

@@ -10,6 +10,7 @@ from osmosis_core.testing.adapter_conformance.options import (
     StructuredOutput,
 )
 from osmosis_core.testing.adapter_conformance.prompts import Prompts
+from osmosis_core.testing.adapter_conformance.quiet import Quiet, Secrets
 from osmosis_core.testing.adapter_conformance.recording import Recording, SampleIds
 from osmosis_core.testing.adapter_conformance.routing import Outside, Routing
 from osmosis_core.testing.adapter_conformance.teams import Teams
@@ -29,6 +30,8 @@ class AdapterConformance(
     Isolation,
     Threads,
     Cancelling,
+    Quiet,
+    Secrets,
     Streaming,
     StructuredOutput,
     Teams,

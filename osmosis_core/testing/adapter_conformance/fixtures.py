@@ -11,6 +11,24 @@ from pydantic import BaseModel
 
 from osmosis_core.types import Message
 
+REQUIRED = (
+    "routing",
+    "outside",
+    "sample_ids",
+    "recording",
+    "prompts",
+    "tools",
+    "retries",
+    "failures",
+    "answers",
+    "isolation",
+    "threads",
+    "cancellation",
+    "quiet",
+    "secrets",
+)
+"""What every adapter must do."""
+
 OPTIONAL = {
     "tool_schemas": "take tools= in run_agent",
     "parallel_tools": "name it in capabilities",

@@ -40,7 +40,7 @@ class Check:
 
 
 CHECKS: dict[str, Check] = {}
-"""Every check of the suite by its name, in the order of the table."""
+"""Every check of the suite by its name."""
 
 type _Body[S: AdapterSuite] = Callable[[S], Awaitable[None]]
 
