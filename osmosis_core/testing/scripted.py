@@ -234,7 +234,7 @@ class ScriptedPolicy(PolicyServer):
     async def _endless(
         self, request: web.Request, body: Json, answer: Endless
     ) -> web.StreamResponse:
-        chunk = next(iter(chunks(self._completion(body, "more"), include_usage=False)))
+        _, chunk, *_ = chunks(self._completion(body, "more "), include_usage=False)
         text = json.dumps(chunk)
         events: Iterable[str] = itertools.repeat(text)
         try:

@@ -7,7 +7,14 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from osmosis_core.context import RolloutContext
-from osmosis_core.testing.adapter_conformance.kit import AdapterSuite, check, expect, native, only
+from osmosis_core.testing.adapter_conformance.kit import (
+    AdapterSuite,
+    check,
+    expect,
+    native,
+    only,
+    tasks_beyond,
+)
 from osmosis_core.testing.scripted import Delay, Endless, Received, ScriptedPolicy, Status
 
 _LATE = Delay("late", before_sec=30)
@@ -45,8 +52,7 @@ class Cancelling(AdapterSuite):
         tasks = asyncio.all_tasks()
         with ScriptedPolicy(Endless()) as policy:
             async with self._cancelled(policy) as rollout:
-                await asyncio.sleep(0.05)
-        left = [task.get_name() for task in asyncio.all_tasks() - tasks]
+                left = await tasks_beyond(tasks)
         expect(not left, f"these tasks are still there: {left}")
         expect(rollout.calls[0].error, "the cancelled call is not recorded as failed")
 

@@ -145,6 +145,15 @@ async def only(rollout: RolloutContext) -> RolloutSample:
     return next(iter(samples.values()))
 
 
+async def tasks_beyond(known: set[asyncio.Task[Any]], patience_sec: float = 3.0) -> list[str]:
+    """Names of tasks that are still there, once those that are about to end have done so."""
+    loop = asyncio.get_running_loop()
+    late = loop.time() + patience_sec
+    while asyncio.all_tasks() - known and loop.time() < late:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.01)
+    return [task.get_name() for task in asyncio.all_tasks() - known]
+
+
 def native(sample: RolloutSample) -> str:
     """The framework's own messages, as text to search in."""
     return json.dumps(sample.messages, ensure_ascii=False, default=repr)

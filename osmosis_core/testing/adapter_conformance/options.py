@@ -20,12 +20,13 @@ from osmosis_core.testing.adapter_conformance.kit import (
     native,
     only,
     sent,
+    tasks_beyond,
     user,
 )
 from osmosis_core.testing.scripted import (
     Answer,
     Cut,
-    Delay,
+    Endless,
     Received,
     ScriptedPolicy,
     Status,
@@ -77,14 +78,12 @@ class Streaming(AdapterSuite):
     async def test_stream_that_is_closed_leaves_nothing_running(self) -> None:
         """If this fails, closing the stream leaves the call running; close it in `finally`."""
         tasks = asyncio.all_tasks()
-        slow = Delay(_TEXT, between_sec=0.05)
-        with ScriptedPolicy(slow) as policy:
+        with ScriptedPolicy(Endless()) as policy:
             with policy.rollout(wire=WireOptions(tee=True)) as rollout:
                 stream = self.fixtures.stream_agent("agent", user("hello"))
                 async with aclosing(cast("Any", stream)) as pieces:
                     await anext(cast("AsyncIterator[str]", pieces))
-                await asyncio.sleep(0.05)
-        left = [task.get_name() for task in asyncio.all_tasks() - tasks]
+                left = await tasks_beyond(tasks)
         expect(not left, f"these tasks are still there: {left}")
         expect(len(rollout.calls) == 1, f"one run made {len(rollout.calls)} calls")
 
