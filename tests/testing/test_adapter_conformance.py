@@ -1,0 +1,8 @@
+import pytest
+from osmosis_core.testing import AdapterConformance
+import sys
+from pathlib import Path
+sys.path.insert(0, str(Path(__file__).parent / "tiny"))
+from tiny_osmosis import TinyAdapter
+class TestTiny(AdapterConformance):
+    fixtures = TinyAdapter()
