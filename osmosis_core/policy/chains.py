@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Hashable
 from typing import Any
 
 from osmosis_core.context import RolloutContext
@@ -65,6 +66,8 @@ class Conversations:
     def __init__(self) -> None:
         self._roots: list[tuple[Any, _Node]] = []
         self._generated: dict[Key, PolicyCall] = {}
+        self._tool_calls: dict[Hashable, PolicyCall] = {}
+        """By id, the call whose answer asked for a tool."""
         self._places: dict[int, tuple[_Node, PolicyCall | None]] = {}
         """By index of a call: where its request ended, and the call that it goes on from."""
         self._heads: list[PolicyCall | None] = []
@@ -109,6 +112,8 @@ class Conversations:
             node.message = message
             node.source = self._generated[key] = self._told[call.chain] = call
             node.answered += (call,)
+            for tool in message.get("tool_calls", ()):
+                self._tool_calls[str(tool.get("id"))] = call
 
     def _root(self, call: PolicyCall) -> _Node:
         """Where conversations with these tools begin: a model reads them before any message."""
@@ -162,7 +167,7 @@ class Conversations:
         if again is not None:
             text = f"asks again what call {again.index} was answered"
             return [Finding("duplicate", call.index, again.index, text)]
-        source = next((node.source for node in reversed(path) if node.source is not None), None)
+        source = self._source(path)
         if source is None:
             return []
         is_handoff = source.sample_id != call.sample_id
@@ -170,6 +175,13 @@ class Conversations:
         if before is last:
             return []
         return self._departed(call, last, path[-1], is_handoff)
+
+    def _source(self, path: list[_Node]) -> PolicyCall | None:
+        """The call whose answer comes last in a request, be it only by the id of a tool call."""
+        sources = (node.source for node in reversed(path) if node.source is not None)
+        results = (node.key[2] for node in reversed(path) if node.key[0] == "tool")
+        asked = (self._tool_calls[id_] for id_ in results if id_ in self._tool_calls)
+        return next(sources, None) or next(asked, None)
 
     def _departed(
         self, call: PolicyCall, last: PolicyCall, end: _Node, is_handoff: bool

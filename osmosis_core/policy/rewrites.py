@@ -21,7 +21,7 @@ def message_key(message: Message) -> Key:
     content, calls = message.get("content"), message.get("tool_calls")
     if not isinstance(content, str):
         content = _text(content)
-    tools = tuple(_tool_key(call) for call in calls) if calls else message.get("tool_call_id")
+    tools = tuple(_tool_key(call) for call in calls) if calls else str(message.get("tool_call_id"))
     return str(message.get("role")), content, tools
 
 
@@ -55,7 +55,7 @@ def departure(
     opcodes = matcher.get_opcodes()
     changes = [change for change in opcodes if change[0] != "equal" and change[1] < len(before)]
     gone = sum(end - start for _, start, end, _, _ in changes)
-    added = sum(end - start for _, _, stop, start, end in changes if stop < len(before))
+    added = sum(_added(before, now, *change[1:]) for change in changes)
     if not changes:
         return None
     text = f"{gone} of {len(before)} messages are gone" + (f", {added} are new" if added else "")
@@ -67,6 +67,13 @@ def departure(
         is_window = len(changes) == 1 and changes[0][1] == skipped and changes[0][2] < len(before)
         return ("summary" if added else "window" if is_window else "dropped"), text
     return "edited", text
+
+
+def _added(before: Sequence[Key], now: Sequence[Key], i: int, j: int, k: int, m: int) -> int:
+    """Messages put in place of `before[i:j]`; what follows the end goes on, but for an answer."""
+    if j < len(before):
+        return m - k
+    return int(m > k and before[i][0] == now[k][0] == "assistant")
 
 
 def _leading_instructions(keys: Sequence[Key]) -> int:
