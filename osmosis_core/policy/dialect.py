@@ -11,6 +11,7 @@ from osmosis_core.context import RolloutContext
 from osmosis_core.policy.assemble import Json
 
 _USAGE = {"include_usage": True}
+_REASONING = ("reasoning_content", "reasoning")
 _TOKEN_FIELDS = (
     "prompt_token_ids",
     "token_ids",
@@ -62,6 +63,8 @@ def ask(request: Json, context: RolloutContext, endpoint: Endpoint) -> Asked:
     for name, value in context.wire.capture.items():
         if name not in endpoint.refused:
             body.setdefault(name, value)
+    if refused := endpoint.refused.intersection(_REASONING):
+        body["messages"] = [_without(message, refused) for message in body["messages"]]
     body.pop("stream", None)
     body.pop("stream_options", None)
     if context.wire.stream and not endpoint.is_plain:
@@ -75,7 +78,8 @@ def learn(endpoint: Endpoint, asked: Asked, status: int | None, said: str | None
     """Note what a 400 or 422 refuses of our additions; True when asking again may help."""
     if status not in (400, 422) or said is None:
         return False
-    named = {name for name in asked.added - {"model", "stream"} if _names(name, said)}
+    ours = (asked.added | set(_REASONING)) - endpoint.refused - {"model", "stream"}
+    named = {name for name in ours if _names(name, said)}
     if asked.is_streamed and _names("stream", said) and "stream_options" not in named:
         endpoint.is_plain = True
         return True
