@@ -189,6 +189,29 @@ class Conversations(AdapterSuite):
         expect(set(counts.values()) == {1}, f"the sample's messages have {counts}")
         expect(len(sample.calls) == 2, f"two turns made {len(sample.calls)} calls")
 
+    @check("conversations")
+    async def test_conversation_goes_on_from_call_to_call(self) -> None:
+        """If this fails, earlier turns are shown otherwise than they were; see the finding."""
+        with ScriptedPolicy("one", "two", "three") as policy, policy.rollout() as rollout:
+            await self.fixtures.run_conversation("agent", ["ASK-1", "ASK-2", "ASK-3"])
+            sample = await only(rollout)
+        found = [str(finding) for finding in sample.findings]
+        expect(not found, f"the history was rewritten: {found}")
+        continued = [call.continues for call in sample.calls]
+        expect(continued == [None, 0, 1], f"the calls go on from {continued}")
+
+    @check("trimming")
+    async def test_trimming_is_a_finding(self) -> None:
+        """If this fails, the trimmed calls belong to another sample; keep the agent's own."""
+        turns = [f"ASK-{number:02}" for number in range(8)]
+        with ScriptedPolicy(_answers_turn) as policy, policy.rollout() as rollout:
+            await self.fixtures.run_trimmed("agent", turns)
+            sample = (await rollout.get_samples())["agent"]
+        expect(sample.findings, "the rewritten history is reported by no finding of the sample")
+        known = {call.index for call in sample.calls}
+        named = [finding.call for finding in sample.findings]
+        expect(known.issuperset(named), f"the findings name the calls {named}, not the sample's")
+
     @check("trimming")
     async def test_trimmed_history_is_still_in_the_sample(self) -> None:
         """If this fails, what the framework forgets is lost; keep your own record of messages."""

@@ -111,7 +111,7 @@ class Prompts(AdapterSuite):
 
     @check("images")
     async def test_sample_with_an_image_is_kept(self) -> None:
-        """If this fails, the sample source cannot read its own image message."""
+        """If this fails, the sample source holds images as what JSON cannot; give their URL."""
         parts = [{"type": "text", "text": "look"}, _image(_PIXEL)]
         prompt: list[Message] = [{"role": "user", "content": parts}]
         before = copy.deepcopy(prompt)
@@ -119,6 +119,7 @@ class Prompts(AdapterSuite):
             sample = await self.sample(policy, prompt=prompt)
         text = native(sample)
         expect("look" in text and "a pixel" in text, "prompt or answer is not in the sample")
+        expect(sample.model_dump_json(), "the sample cannot be written as JSON")
         expect(prompt == before, "the prompt was changed by the run")
 
     async def _sent(self, prompt: list[Message]) -> list[Message]:

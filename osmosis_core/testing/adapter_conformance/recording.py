@@ -17,6 +17,7 @@ from osmosis_core.testing.adapter_conformance.kit import (
     tool_then,
 )
 from osmosis_core.testing.scripted import Say, ScriptedPolicy, Status, Tool
+from osmosis_core.types import RolloutSample
 
 
 class SampleIds(AdapterSuite):
@@ -98,6 +99,26 @@ class Recording(AdapterSuite):
         expect(sample.messages, "the sample has no messages")
         again = json.loads(json.dumps(sample.messages))
         expect(again == sample.messages, "messages change when they are written as JSON")
+
+    @check("recording")
+    async def test_tool_loop_is_one_conversation(self) -> None:
+        """If this fails, a turn is shown to the policy otherwise than it was; see the finding."""
+        spaced = Tool("add", '{"b":2,   "a": 1}')
+        with ScriptedPolicy(spaced, "done") as policy:
+            sample = await self.sample(policy, tools=[add])
+        found = [str(finding) for finding in sample.findings]
+        expect(not found, f"the history was rewritten: {found}")
+        continued = [call.continues for call in sample.calls]
+        expect(continued == [None, 0], f"the calls go on from {continued}")
+
+    @check("recording")
+    async def test_sample_survives_being_written(self) -> None:
+        """If this fails, messages hold what JSON cannot; convert them in the sample source."""
+        with ScriptedPolicy(tool_then("done")) as policy:
+            sample = await self.sample(policy, tools=[add])
+        again = RolloutSample.model_validate_json(sample.model_dump_json())
+        expect(again.messages == sample.messages, "messages change when a sample is stored")
+        expect(len(again.calls) == len(sample.calls), "calls are lost when a sample is stored")
 
     @check("recording")
     async def test_samples_are_copies(self) -> None:

@@ -1,8 +1,8 @@
 """A small agent framework, for the adapter next to it."""
 
 import asyncio
-import json
 import inspect
+import json
 
 from pydantic import TypeAdapter
 
