@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import importlib.metadata
 import json
 import logging
@@ -79,21 +78,20 @@ async def _python(*arguments: str, **env: str) -> tuple[str, str]:
     return stdout.decode("utf-8", "replace"), said
 
 
-@functools.cache
-def _probes() -> dict[str, _Probed]:
-    return {}
+_probes: dict[type[AdapterFixtures], _Probed] = {}
 
 
 async def _probed(fixtures: AdapterFixtures) -> _Probed:
-    path = fixtures_path(fixtures)
-    if path not in _probes():
+    """What one process said of these fixtures; it is asked once."""
+    kind, path = type(fixtures), fixtures_path(fixtures)
+    if kind not in _probes:
         with tempfile.TemporaryDirectory() as folder, ScriptedPolicy("hi", api_key=_KEY) as policy:
             hosts = Path(folder) / "hosts"
             env = {**_VENDOR_KEYS, probe.HOSTS_FILE: str(hosts)}
             stdout, _ = await _python("-m", probe.__name__, path, policy.base_url, _KEY, **env)
             report = json.loads(stdout.splitlines()[-1])
-            _probes()[path] = _Probed(report, frozenset(hosts.read_text().split()))
-    return _probes()[path]
+            _probes[kind] = _Probed(report, frozenset(hosts.read_text().split()))
+    return _probes[kind]
 
 
 class Quiet(AdapterSuite):

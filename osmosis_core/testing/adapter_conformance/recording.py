@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from typing import Any
 
 from osmosis_core.sample_ids import encode_sample_id
 from osmosis_core.testing.adapter_conformance.kit import (
@@ -123,11 +124,11 @@ class Recording(AdapterSuite):
     @check("recording")
     async def test_samples_are_copies(self) -> None:
         """If this fails, get_sample hands out the live history; return a deep copy."""
-        with ScriptedPolicy("hi") as policy:
-            rollout = await self.run(policy)
+        with ScriptedPolicy(tool_then("done")) as policy:
+            rollout = await self.run(policy, tools=[add])
         first = await only(rollout)
         before = copy.deepcopy(first.messages)
-        first.messages[0].clear()
+        _empty(first.messages)
         expect((await only(rollout)).messages == before, "changing a sample changes the agent")
 
     @check("recording")
@@ -188,3 +189,12 @@ class Recording(AdapterSuite):
         expect(not missing, f"the sample's messages lack {missing}")
         errors = [bool(call.error) for call in sample.calls]
         expect(errors == [False, True], f"errors of the calls: {errors}")
+
+
+def _empty(value: Any) -> None:
+    """Clear lists and mappings, the innermost first."""
+    if isinstance(value, dict | list):
+        members: list[Any] = list(value.values() if isinstance(value, dict) else value)  # pyright: ignore[reportUnknownArgumentType]
+        for member in members:
+            _empty(member)
+        value.clear()
