@@ -73,7 +73,8 @@ BUGS = [
         "the key of the environment is sent along",
         "osmosis",
         "post(URL, json=body)",
-        'post(URL, json=body, headers={"x-api-key": __import__("os").environ.get("OPENAI_API_KEY", "")})',
+        "post(URL, json=body, headers={'x-api-key': __import__('os').environ.get('OPENAI_API_KEY')"
+        " or ''})",
         "keys_of_the_environment_are_not_used",
     ),
     bug(
@@ -124,7 +125,8 @@ BUGS = [
         "the scope stays open after the run",
         "osmosis",
         RUN,
-        "        self.kept = self.scope()\n        self.kept.__enter__()\n        return await super().run(text)\n",
+        "        self.kept = self.scope()\n        self.kept.__enter__()\n"
+        "        return await super().run(text)\n",
         "a_run_leaves_no_scope_behind",
     ),
     bug(
@@ -434,7 +436,8 @@ BUGS = [
         "CancelledError is swallowed",
         "osmosis",
         RUN,
-        "        try:\n            with self.scope():\n                return await super().run(text)\n"
+        "        try:\n            with self.scope():\n"
+        "                return await super().run(text)\n"
         "        except asyncio.CancelledError:\n            return 'cancelled'\n",
         "timeout_of_the_caller_ends_the_run",
         "cancelled_agent_leaves_its_sample",
@@ -478,7 +481,8 @@ BUGS = [
         "a wrong structured answer is patched up",
         "agents",
         'return schema.model_validate_json(answer["tool_calls"][0]["function"]["arguments"])',
-        'return schema.model_construct(**json.loads(answer["tool_calls"][0]["function"]["arguments"]))',
+        'made = json.loads(answer["tool_calls"][0]["function"]["arguments"])\n'
+        "        return schema.model_construct(**made)",
         "wrong_answer_is_no_instance",
     ),
     bug(
