@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterable
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Literal
 
 from osmosis_core.errors import BackendError
 from osmosis_core.types import ExecutionRequest, ExecutionResult, RolloutStatus
@@ -13,13 +13,8 @@ from osmosis_core.types import ExecutionRequest, ExecutionResult, RolloutStatus
 type CancelDisposition = Literal["cancelled_queued", "cancelled_running", "not_found"]
 """What a cancel found (protocol.md 1.5)."""
 
-
-class ResultCallback(Protocol):
-    """Awaited with each result of a rollout."""
-
-    def __call__(self, result: ExecutionResult, /) -> Awaitable[None]:
-        """Take a result."""
-        ...
+type ResultCallback = Callable[[ExecutionResult], Awaitable[None]]
+"""Awaited with each result of a rollout."""
 
 
 class ExecutionBackend(ABC):
