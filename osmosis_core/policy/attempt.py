@@ -9,19 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from osmosis_core.policy.assemble import (
-    Assembler,
-    EventReader,
-    Json,
-    MalformedAnswer,
-    parse_completion,
-)
+from osmosis_core.errors import one_line
+from osmosis_core.policy import assemble
+from osmosis_core.policy.assemble import Json, MalformedAnswer
 from osmosis_core.policy.wire import send
 
 if TYPE_CHECKING:
     import aiohttp
 
 _MAX_ANSWER_BYTES = 128 * 1024 * 1024
+_MAX_DETAIL = 300
 _MIN_SECRET = 4
 _CONNECT_SEC = 10.0
 _READ_SEC = 600.0
@@ -83,7 +80,7 @@ async def attempt(
     timeout = aiohttp.ClientTimeout(
         total=None, sock_connect=_CONNECT_SEC, sock_read=read_timeout_sec or _READ_SEC
     )
-    where = _without_credentials(url)
+    where = url.partition("?")[0]
     try:
         async with await send(method, url, headers, body, timeout) as response:
             status = response.status
@@ -105,10 +102,8 @@ async def attempt(
         if status is not None:
             text = f"the answer of the policy at {where} was cut: {text}"
             return Outcome.failed(text, status=status, retryable=True)
-        is_network = not isinstance(error, aiohttp.NonHttpUrlClientError | ValueError)
-        return Outcome.failed(
-            f"the policy at {where} cannot be reached: {text}", retryable=is_network
-        )
+        text = f"the policy at {where} cannot be reached: {text}"
+        return Outcome.failed(text, retryable=not isinstance(error, ValueError))
 
 
 async def _completion(
@@ -122,13 +117,13 @@ async def _completion(
         )
     if response.content_type == "text/event-stream":
         return Outcome(response.status, await _assembled(response, on_delta))
-    return Outcome(response.status, parse_completion(await _read(response)))
+    return Outcome(response.status, assemble.parse_completion(await _read(response)))
 
 
 async def _assembled(
     response: aiohttp.ClientResponse, on_delta: Callable[[bytes], None] | None
 ) -> Json:
-    reader, assembler, size = EventReader(), Assembler(), 0
+    reader, assembler, size = assemble.EventReader(), assemble.Assembler(), 0
     async for chunk in response.content.iter_any():
         size += len(chunk)
         if size > _MAX_ANSWER_BYTES:
@@ -167,13 +162,13 @@ async def _refused(response: aiohttp.ClientResponse, where: str, secret: str | N
     except MalformedAnswer:
         body = ""
     detail = _error_message(body)
-    hint = {
-        401: "; check the API key",
-        403: "; check the API key",
-        404: "; check the base URL and the model name",
-    }.get(response.status, "")
-    if 300 <= response.status < 400:
+    hint = ""
+    if response.status < 400:
         hint = "; redirects are not followed, give the final URL"
+    elif response.status in (401, 403):
+        hint = "; check the API key"
+    elif response.status == 404:
+        hint = "; check the base URL and the model name"
     said = f": {detail}" if detail else ""
     return Outcome(
         response.status,
@@ -197,23 +192,12 @@ def _error_message(body: str) -> str:
     try:
         value: Any = json.loads(body)
     except ValueError:
-        return "" if body.lstrip().startswith("<") else _one_line(body)
+        return "" if body.lstrip().startswith("<") else one_line(body, _MAX_DETAIL)
     error: Any = value.get("error", value.get("detail", "")) if isinstance(value, dict) else ""  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType,reportUnknownArgumentType]
     message = error.get("message", "") if isinstance(error, dict) else error  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-    return _one_line(str(message))  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _one_line(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 300 else f"{text[:297]}..."
+    return one_line(str(message), _MAX_DETAIL)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def redact(text: str, secret: str | None) -> str:
     """The text without the secret; one of a few letters is left, it would hit other words."""
     return text.replace(secret, "***") if secret and len(secret) >= _MIN_SECRET else text
-
-
-def _without_credentials(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    authority, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
