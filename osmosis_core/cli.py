@@ -21,36 +21,29 @@ _PLATFORM = ("login", "logout", "train", "deploy")
 
 
 class RootGroup(click.Group):
-    """The root command: plugins add to it before it is first asked for a command."""
+    """The root command; the commands of plugins join it when it is first used."""
 
     _complete = False
 
-    def _load(self) -> None:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, with all commands there."""
         if not self._complete:
             self._complete = True
             with reserved_stdout():  # what plugins print is not the answer
                 get_plugins().add_commands(self)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands, those of plugins included."""
-        self._load()
-        return super().list_commands(ctx)
+        return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A command, or a usage error that says where it went or what is near."""
-        self._load()
         command = super().get_command(ctx, cmd_name)
-        if command is None:
-            raise click.UsageError(self._unknown(cmd_name))
-        return command
-
-    def _unknown(self, name: str) -> str:
-        if name in _PLATFORM:
-            return (
-                f"`osmosis {name}` belongs to the hosted platform and is not here; `osmosis "
+        if command is None and cmd_name in _PLATFORM:
+            raise click.UsageError(
+                f"`osmosis {cmd_name}` belongs to the hosted platform and is not here; `osmosis "
                 "validate TARGET` runs what a submit would check"
             )
-        return get_plugins().missing_command(name, self.commands)
+        if command is None:
+            raise click.UsageError(get_plugins().missing_command(cmd_name, self.commands))
+        return command
 
 
 @click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -9,7 +9,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import Any
+
+from pydantic import ValidationError
 
 from osmosis_core.active import get_rollout_context, no_rollout
 from osmosis_core.config import AgentWorkflowConfig, GraderConfig
@@ -21,7 +23,6 @@ from osmosis_core.types import (
     AgentWorkflowOutput,
     ExecutionRequest,
     ExecutionResult,
-    Message,
     RolloutErrorCategory,
     RolloutSample,
     RolloutStatus,
@@ -141,19 +142,15 @@ async def _call_workflow(
     returned = await program.workflow(config).run(ctx)
     if returned is None:
         return AgentWorkflowOutput()
-    if _is_messages(returned):
-        return AgentWorkflowOutput(messages=returned)
+    if isinstance(returned, list):
+        with suppress(ValidationError):
+            return AgentWorkflowOutput.model_validate({"messages": returned})
     if isinstance(returned, AgentWorkflowOutput):
         return AgentWorkflowOutput.model_validate(returned.model_dump())
     raise TypeError(
         f"{program.workflow.__name__}.run() returned {type(returned).__name__}; return None, a "
         "list of messages, or AgentWorkflowOutput"
     )
-
-
-def _is_messages(value: object) -> TypeGuard[list[Message]]:
-    is_list = isinstance(value, list)
-    return is_list and all(isinstance(item, dict) for item in cast("list[object]", value))
 
 
 def _with_output(

@@ -9,13 +9,13 @@ from typing import Any, SupportsFloat
 
 from osmosis_core.errors import SampleError
 from osmosis_core.types import RolloutSample
-from osmosis_core.workflow import ArtifactsDir
+from osmosis_core.workflow import PhaseContext
 
 
-class GraderContext:
+class GraderContext(PhaseContext):
     """What `Grader.grade()` is given: the samples, and the label that no workflow sees."""
 
-    __slots__ = ("_artifacts", "label", "metadata", "project_path", "samples")
+    __slots__ = ("label", "project_path", "samples")
 
     def __init__(
         self,
@@ -25,18 +25,12 @@ class GraderContext:
         project_path: str | None = None,
         artifacts_dir: Path | None = None,
     ) -> None:
+        super().__init__(metadata, artifacts_dir)
         self.label = label
         """The row's reference answer."""
         self.samples = samples if samples is not None else {}
         """By sample id."""
-        self.metadata = metadata
         self.project_path = project_path
-        self._artifacts = ArtifactsDir(artifacts_dir)
-
-    @property
-    def artifacts_dir(self) -> Path | None:
-        """The directory that the workflow wrote to; None without a place."""
-        return self._artifacts.open()
 
     def get_samples(self) -> dict[str, RolloutSample]:
         """The samples by id."""

@@ -23,7 +23,7 @@ from osmosis_core.policy.binding import (
     request_headers,
 )
 from osmosis_core.policy.calls import begin_call, complete_call
-from osmosis_core.policy.dialect import Asked, ask, endpoint_of, learn, without_captured
+from osmosis_core.policy.dialect import Asked, ask, learn, refused_by, without_captured
 from osmosis_core.policy.retry import RetryPlan
 from osmosis_core.policy.wire import run_blocking
 from osmosis_core.types import Attempt, PolicyCall
@@ -133,7 +133,7 @@ def _ask(sent: _Exchange) -> None:
     """Write the request anew from what the framework asked and the endpoint understands."""
     context, chat = sent.binding.context, sent.chat
     assert chat is not None
-    sent.asked = ask(chat, context, endpoint_of(context.chat_completions_url))
+    sent.asked = ask(chat, context, refused_by(context.chat_completions_url))
     if sent.call is None:
         sent.call = begin_call(context, sent.binding.scope, sent.asked.body)
     sent.call.request = sent.asked.body
@@ -159,10 +159,10 @@ async def _send(sent: _Exchange) -> Outcome:
 async def _attempts(sent: _Exchange, url: str) -> Outcome:
     context = sent.binding.context
     plan = RetryPlan(context.retry, context.deadline)
-    endpoint = endpoint_of(context.chat_completions_url)
+    refused = refused_by(context.chat_completions_url)
     while True:
         outcome = await _attempt(sent, url)
-        if sent.asked is not None and learn(endpoint, sent.asked, outcome.status, outcome.detail):
+        if sent.asked is not None and learn(refused, sent.asked, outcome.status, outcome.detail):
             _ask(sent)
             continue
         delay_sec = None if sent.has_deltas else plan.delay_before_retry(outcome)
