@@ -140,17 +140,15 @@ async def _call_workflow(
         copy.deepcopy(request.prompt), config, copy.deepcopy(request.metadata), artifacts_dir
     )
     returned = await program.workflow(config).run(ctx)
-    if returned is None:
-        return AgentWorkflowOutput()
-    if isinstance(returned, list):
-        with suppress(ValidationError):
-            return AgentWorkflowOutput.model_validate({"messages": returned})
     if isinstance(returned, AgentWorkflowOutput):
         return AgentWorkflowOutput.model_validate(returned.model_dump())
-    raise TypeError(
-        f"{program.workflow.__name__}.run() returned {type(returned).__name__}; return None, a "
-        "list of messages, or AgentWorkflowOutput"
-    )
+    try:
+        return AgentWorkflowOutput(messages=returned)
+    except ValidationError as error:
+        raise TypeError(
+            f"{program.workflow.__name__}.run() returned {type(returned).__name__}; return None, a "
+            "list of messages, or AgentWorkflowOutput"
+        ) from error
 
 
 def _with_output(

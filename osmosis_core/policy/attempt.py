@@ -86,10 +86,9 @@ async def attempt(
             status = response.status
             if status >= 300:
                 return await _refused(response, where, secret)
-            if not is_chat:
-                data = await _read(response)
-                return Outcome(status, body=data, content_type=response.content_type)
-            return await _completion(response, where, on_delta)
+            if is_chat:
+                return await _completion(response, where, on_delta)
+            return Outcome(status, body=await _read(response), content_type=response.content_type)
     except MalformedAnswer as error:
         problem = MalformedAnswer(error.problem, redact(error.quoted, secret))
         text = f"malformed answer of the policy at {where}: {problem}"
@@ -99,11 +98,11 @@ async def attempt(
         return Outcome.failed(text, status=status, retryable=True)
     except (aiohttp.ClientError, OSError, ValueError) as error:
         text = redact(str(error) or type(error).__name__, secret)
-        if status is not None:
-            text = f"the answer of the policy at {where} was cut: {text}"
-            return Outcome.failed(text, status=status, retryable=True)
-        text = f"the policy at {where} cannot be reached: {text}"
-        return Outcome.failed(text, retryable=not isinstance(error, ValueError))
+        if status is None:
+            text = f"the policy at {where} cannot be reached: {text}"
+            return Outcome.failed(text, retryable=not isinstance(error, ValueError))
+        text = f"the answer of the policy at {where} was cut: {text}"
+        return Outcome.failed(text, status=status, retryable=True)
 
 
 async def _completion(

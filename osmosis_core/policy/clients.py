@@ -11,13 +11,8 @@ from typing import Any
 from osmosis_core.active import agent_scope, current_scope
 from osmosis_core.context import RolloutContext
 from osmosis_core.errors import ConfigError
-from osmosis_core.policy.binding import (
-    BINDING_HEADER,
-    TEE_HEADER,
-    WireRequest,
-    WireResponse,
-    binding_header,
-)
+from osmosis_core.policy import binding
+from osmosis_core.policy.binding import WireRequest, WireResponse
 from osmosis_core.policy.transport import exchange, exchange_blocking
 
 BASE_URL = "http://policy.osmosis.invalid/v1"
@@ -62,8 +57,8 @@ def bound_headers(
     the process.
     """
     with agent_scope(sample_id, trainable=trainable):
-        headers = {BINDING_HEADER: binding_header(context, current_scope())}
-    return {**headers, TEE_HEADER: "1"} if tee else headers
+        headers = {binding.BINDING_HEADER: binding.binding_header(context, current_scope())}
+    return {**headers, binding.TEE_HEADER: "1"} if tee else headers
 
 
 def _httpx() -> ModuleType:

@@ -11,15 +11,8 @@ from osmosis_core.context import RolloutContext
 from osmosis_core.policy.assemble import Json
 
 _USAGE = {"include_usage": True}
-_TOKEN_FIELDS = (
-    "prompt_token_ids",
-    "token_ids",
-    "response_token_ids",
-    "weight_versions",
-    "meta_info",
-    "sglext",
-    "metadata",
-)
+_TOKEN_IDS = ("prompt_token_ids", "token_ids", "response_token_ids")
+_ENGINE_FIELDS = ("weight_versions", "meta_info", "sglext", "metadata")
 
 
 _refusals: dict[str, set[str]] = {}
@@ -78,7 +71,7 @@ def without_captured(completion: Json, asked: Asked) -> Json:
     added = asked.added
     if not added - {"model", "stream", "stream_options"}:
         return completion
-    dropped = {*_TOKEN_FIELDS, *(("logprobs",) if "logprobs" in added else ())}
+    dropped = {*_TOKEN_IDS, *_ENGINE_FIELDS, *(added & {"logprobs"})}
     choices: list[Any] = [_without(choice, dropped) for choice in completion["choices"]]
     return {**_without(completion, dropped), "choices": choices}
 
