@@ -29,6 +29,7 @@ from osmosis_core.errors import (
 )
 from osmosis_core.grader import Grader, GraderContext
 from osmosis_core.types import (
+    AgentRun,
     AgentWorkflowOutput,
     ExecutionRequest,
     ExecutionResult,
@@ -44,14 +45,14 @@ if TYPE_CHECKING:
     from osmosis_core.hookspecs import hookimpl
 
 __all__ = [
-    "AgentWorkflow", "AgentWorkflowConfig", "AgentWorkflowContext", "AgentWorkflowOutput",
-    "BackendError", "BaseConfig", "ConcurrencyConfig", "ConcurrencyLimiter", "ConfigError",
-    "ExecutionBackend", "ExecutionRequest", "ExecutionResult", "Grader", "GraderConfig",
-    "GraderContext", "GraderError", "LocalBackend", "Message", "NoActiveRolloutError",
-    "OsmosisError", "PluginError", "PolicyCall", "PolicyError", "PolicyNotBoundError",
-    "ResultCallback", "RetryPolicy", "RolloutContext", "RolloutError", "RolloutErrorCategory",
-    "RolloutSample", "RolloutStatus", "SampleError", "SampleSource", "WireOptions",
-    "WorkflowError", "get_rollout_context", "hookimpl",
+    "AgentRun", "AgentWorkflow", "AgentWorkflowConfig", "AgentWorkflowContext",
+    "AgentWorkflowOutput", "BackendError", "BaseConfig", "ConcurrencyConfig",
+    "ConcurrencyLimiter", "ConfigError", "ExecutionBackend", "ExecutionRequest",
+    "ExecutionResult", "Grader", "GraderConfig", "GraderContext", "GraderError", "LocalBackend",
+    "Message", "NoActiveRolloutError", "OsmosisError", "PluginError", "PolicyCall",
+    "PolicyError", "PolicyNotBoundError", "ResultCallback", "RetryPolicy", "RolloutContext",
+    "RolloutError", "RolloutErrorCategory", "RolloutSample", "RolloutStatus", "SampleError",
+    "SampleSource", "WireOptions", "WorkflowError", "get_rollout_context", "hookimpl",
 ]  # fmt: skip
 
 

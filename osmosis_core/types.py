@@ -73,6 +73,8 @@ class PolicyCall:
     started_at: float
     """Seconds since the epoch."""
     trainable: bool = True
+    started_by: int | None = None
+    """Index of the call whose tool call (or handoff) started the agent that made this one."""
     answer: Message | None = None
     """The assistant message of the first choice, or None when the call failed."""
     finish_reason: str | None = None
@@ -101,6 +103,11 @@ class PolicyCall:
     def tools(self) -> list[dict[str, Any]]:
         """The request's tool schemas."""
         return self.request.get("tools") or []
+
+    @property
+    def has_tool_calls(self) -> bool:
+        """True when the answer asks for tools, so that agents may run inside of them."""
+        return bool(self.answer and self.answer.get("tool_calls"))
 
     @property
     def received(self) -> bool:
@@ -171,6 +178,22 @@ class ExecutionRequest:
                 raise ValueError(f"{name} is {value!r}; give finite seconds, or None for no limit")
 
 
+@dataclass(slots=True)
+class AgentRun:
+    """One agent at work, and the agents that its tool calls and handoffs started."""
+
+    sample_id: str
+    calls: list[PolicyCall] = field(default_factory=list[PolicyCall])
+    children: list[AgentRun] = field(default_factory=list["AgentRun"])
+
+    def __str__(self) -> str:
+        """One line per agent, indented below the one that started it."""
+        count = len(self.calls)
+        lines = [f"{self.sample_id}: {count} call{'s' * (count != 1)}"]
+        lines += [f"  {line}" for child in self.children for line in str(child).splitlines()]
+        return "\n".join(lines)
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
     """What a backend reports: once after the workflow, once after the grader."""
@@ -187,6 +210,23 @@ class ExecutionResult:
     def sample(self) -> RolloutSample | None:
         """The sample when there is exactly one, else None."""
         return next(iter(self.samples.values())) if len(self.samples) == 1 else None
+
+    def tree(self) -> list[AgentRun]:
+        """Who started whom, by `PolicyCall.started_by`; the agents that the workflow ran itself."""
+        runs: dict[tuple[str, int | None], AgentRun] = {}
+        calls = sorted((c for s in self.samples.values() for c in s.calls), key=lambda c: c.index)
+        for call in calls:
+            key = call.sample_id, call.started_by
+            runs.setdefault(key, AgentRun(call.sample_id)).calls.append(call)
+        by_call = {call.index: run for run in runs.values() for call in run.calls}
+        roots: list[AgentRun] = []
+        for (_, starter), run in runs.items():
+            parent = None if starter is None else by_call.get(starter)
+            (roots if parent is None else parent.children).append(run)
+        called = {run.sample_id for run in runs.values()}
+        return roots + [
+            AgentRun(sample_id) for sample_id in self.samples if sample_id not in called
+        ]
 
 
 def check_rollout_id(rollout_id: str) -> str:

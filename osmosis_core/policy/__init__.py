@@ -7,7 +7,14 @@ finds the active rollout when it is called.
 
 from osmosis_core.active import agent_scope, current_scope
 from osmosis_core.errors import failed_call
-from osmosis_core.policy.clients import BASE_URL, MODEL, async_client, bound_headers, client
+from osmosis_core.policy.clients import (
+    BASE_URL,
+    MODEL,
+    async_client,
+    bound_headers,
+    client,
+    in_tool_of,
+)
 
 __all__ = [
     "BASE_URL",
@@ -18,4 +25,5 @@ __all__ = [
     "client",
     "current_scope",
     "failed_call",
+    "in_tool_of",
 ]

@@ -71,7 +71,7 @@ class Binding:
 def binding_header(context: RolloutContext, scope: Scope) -> str:
     """The value of `BINDING_HEADER` that names a rollout and a sample."""
     _contexts[id(context)] = context
-    return f"{id(context)}/{scope.sample_id}/{int(scope.trainable)}"
+    return f"{id(context)}/{scope.sample_id}/{int(scope.trainable)}/{scope.parent or ''}"
 
 
 def bind(request: WireRequest) -> Binding:
@@ -82,9 +82,9 @@ def bind(request: WireRequest) -> Binding:
     """
     header = request.headers.get(BINDING_HEADER)
     if header:
-        number, sample_id, trainable = header.split("/")
+        number, sample_id, trainable, parent = header.split("/")
         context = _contexts.get(int(number))
-        scope = Scope(sample_id, trainable == "1")
+        scope = Scope(sample_id, trainable == "1", parent or None)
     else:
         context, scope = get_rollout_context(), current_scope()
     if context is None:

@@ -28,7 +28,7 @@ def begin_call(context: RolloutContext, scope: Scope, request: Json) -> PolicyCa
         trainable=scope.trainable,
         error=UNFINISHED,
     )
-    context.begin_call(call)
+    context.begin_call(call, scope.parent)
     return call
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
+from osmosis_core.active import set_last_call
 from osmosis_core.errors import PolicyError
 from osmosis_core.plugins import get_plugins
 from osmosis_core.policy.assemble import Json, short_stream
@@ -58,6 +59,7 @@ async def exchange(request: WireRequest) -> WireResponse:
     that breaks after its first part raises PolicyError where it is read.
     """
     sent = _prepare(request, bind(request))
+    set_last_call(sent.call)
     is_teed = sent.binding.context.wire.tee or TEE_HEADER in request.headers
     if is_teed and sent.chat is not None and sent.chat.get("stream"):
         return await _teed(sent)
@@ -66,7 +68,9 @@ async def exchange(request: WireRequest) -> WireResponse:
 
 def exchange_blocking(request: WireRequest) -> WireResponse:
     """As `exchange`, for synchronous clients and without deltas; bound in the calling thread."""
-    return run_blocking(_exchange(_prepare(request, bind(request))))
+    sent = _prepare(request, bind(request))
+    set_last_call(sent.call)
+    return run_blocking(_exchange(sent))
 
 
 async def _teed(sent: _Exchange) -> WireResponse:
