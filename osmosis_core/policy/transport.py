@@ -1,7 +1,5 @@
 """Bind, label, send, retry and record every call to the policy; nothing above it retries."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
@@ -76,7 +74,12 @@ def exchange_blocking(request: WireRequest) -> WireResponse:
 async def _teed(sent: _Exchange) -> WireResponse:
     """Begin to answer with the first delta; before that a failed try is tried again as ever."""
     deltas: asyncio.Queue[bytes] = asyncio.Queue()
-    sent.on_delta = deltas.put_nowait
+
+    def give(chunk: bytes) -> None:
+        sent.has_deltas = True
+        deltas.put_nowait(chunk)
+
+    sent.on_delta = give
     task = asyncio.create_task(_exchange(sent))
     task.add_done_callback(lambda _: deltas.put_nowait(b""))
     try:
@@ -187,7 +190,7 @@ async def _attempt(sent: _Exchange, url: str) -> Outcome:
             is_chat=call is not None,
             read_timeout_sec=sent.request.read_timeout_sec,
             secret=context.api_key,
-            on_delta=_noted(sent),
+            on_delta=sent.on_delta,
         )
     finally:
         if call is not None:
@@ -195,18 +198,6 @@ async def _attempt(sent: _Exchange, url: str) -> Outcome:
             number = len(call.attempts) + 1
             call.attempts.append(Attempt(number, took, outcome.status, outcome.error))
     return outcome
-
-
-def _noted(sent: _Exchange) -> OnDelta | None:
-    on_delta = sent.on_delta
-    if on_delta is None:
-        return None
-
-    def note(chunk: bytes) -> None:
-        sent.has_deltas = True
-        on_delta(chunk)
-
-    return note
 
 
 def _encoded(body: Json) -> bytes:
