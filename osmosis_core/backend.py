@@ -1,7 +1,5 @@
 """What a place to run rollouts must do, and the limiter that caps how many run at once."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable

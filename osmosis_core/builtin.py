@@ -1,7 +1,5 @@
 """What the kernel itself offers, through the same hooks as every plugin."""
 
-from __future__ import annotations
-
 from contextlib import AbstractAsyncContextManager
 
 from osmosis_core.backends.local import LocalBackend

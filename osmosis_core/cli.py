@@ -1,7 +1,5 @@
 """`osmosis`, `osmosis plugins` and `osmosis validate`; every other command comes from a plugin."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

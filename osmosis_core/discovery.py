@@ -1,7 +1,5 @@
 """Find what an entrypoint offers: exactly one workflow, at most one grader and their configs."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

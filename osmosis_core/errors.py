@@ -12,8 +12,6 @@
 User and plugin code raises whatever it likes; only `boundary()` classifies.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Run one workflow, run one grader: the same in a process, a container or a Ray worker."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import time

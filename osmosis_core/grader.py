@@ -1,7 +1,5 @@
 """What users subclass to score samples, and what it is given."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What plugins offer by kind and name, who offers it, and the answer when it is not there."""
 
-from __future__ import annotations
-
 import email.message
 import importlib.metadata
 from collections.abc import Callable

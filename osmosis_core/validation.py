@@ -1,7 +1,5 @@
 """What a submit would check about an entrypoint, collected instead of raised (protocol.md 2.4)."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field

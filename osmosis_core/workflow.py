@@ -1,7 +1,5 @@
 """What users subclass to say what their agent does, and what it is given."""
 
-from __future__ import annotations
-
 import logging
 from abc import ABC, abstractmethod
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run workflows and graders in this process and event loop."""
 
-from __future__ import annotations
-
 import os
 import time
 import urllib.parse

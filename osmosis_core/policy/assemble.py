@@ -1,7 +1,5 @@
 """From a stream of chunks to one completion, and from a completion to the shortest stream."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any

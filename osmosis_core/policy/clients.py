@@ -1,7 +1,5 @@
 """HTTP clients of httpx or httpx2 whose transport is ours: shared, loop-safe, bound when called."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 from collections.abc import AsyncGenerator

@@ -1,7 +1,5 @@
 """What an endpoint is asked beyond the framework's request, and what it has refused before."""
 
-from __future__ import annotations
-
 import re
 import urllib.parse
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """When to try a failed policy call again, and how long to wait first."""
 
-from __future__ import annotations
-
 import email.utils
 import math
 import random
