@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from osmosis_core.errors import one_line
 from osmosis_core.policy import assemble
@@ -39,11 +39,6 @@ class Outcome:
     """What the endpoint itself said about a refusal, on one line."""
     retryable: bool = False
     retry_after: str | None = None
-
-    @classmethod
-    def failed(cls, error: str, *, status: int | None = None, retryable: bool = False) -> Self:
-        """An outcome without a usable answer."""
-        return cls(status=status, error=error, retryable=retryable)
 
     @property
     def error_status(self) -> int:
@@ -77,9 +72,8 @@ async def attempt(
     import aiohttp
 
     status = None
-    timeout = aiohttp.ClientTimeout(
-        total=None, sock_connect=_CONNECT_SEC, sock_read=read_timeout_sec or _READ_SEC
-    )
+    read_sec = read_timeout_sec or _READ_SEC
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SEC, sock_read=read_sec)
     where = url.partition("?")[0]
     try:
         async with await send(method, url, headers, body, timeout) as response:
@@ -92,28 +86,26 @@ async def attempt(
     except MalformedAnswer as error:
         problem = MalformedAnswer(error.problem, redact(error.quoted, secret))
         text = f"malformed answer of the policy at {where}: {problem}"
-        return Outcome.failed(text, status=status, retryable=True)
+        return Outcome(error=text, status=status, retryable=True)
     except TimeoutError:
         text = f"the policy at {where} stopped answering"
-        return Outcome.failed(text, status=status, retryable=True)
+        return Outcome(error=text, status=status, retryable=True)
     except (aiohttp.ClientError, OSError, ValueError) as error:
         text = redact(str(error) or type(error).__name__, secret)
         if status is None:
             text = f"the policy at {where} cannot be reached: {text}"
-            return Outcome.failed(text, retryable=not isinstance(error, ValueError))
+            return Outcome(error=text, retryable=not isinstance(error, ValueError))
         text = f"the answer of the policy at {where} was cut: {text}"
-        return Outcome.failed(text, status=status, retryable=True)
+        return Outcome(error=text, status=status, retryable=True)
 
 
 async def _completion(
     response: aiohttp.ClientResponse, where: str, on_delta: Callable[[bytes], None] | None
 ) -> Outcome:
     if response.content_type == "text/html":
-        return Outcome.failed(
-            f"the policy at {where} answered a web page, not a chat completion; check that the "
-            "URL is the API's base URL, often ending in /v1",
-            status=response.status,
-        )
+        text = f"the policy at {where} answered a web page, not a chat completion; "
+        text += "check that the URL is the API's base URL, often ending in /v1"
+        return Outcome(response.status, error=text)
     if response.content_type == "text/event-stream":
         return Outcome(response.status, await _assembled(response, on_delta))
     return Outcome(response.status, assemble.parse_completion(await _read(response)))

@@ -9,18 +9,10 @@ from dataclasses import dataclass
 from osmosis_core.active import set_last_call
 from osmosis_core.errors import PolicyError
 from osmosis_core.plugins import get_plugins
+from osmosis_core.policy import binding
 from osmosis_core.policy.assemble import Json, short_stream
 from osmosis_core.policy.attempt import Outcome, attempt
-from osmosis_core.policy.binding import (
-    TEE_HEADER,
-    Binding,
-    WireRequest,
-    WireResponse,
-    bind,
-    chat_body,
-    policy_url,
-    request_headers,
-)
+from osmosis_core.policy.binding import Binding, WireRequest, WireResponse
 from osmosis_core.policy.calls import begin_call, complete_call
 from osmosis_core.policy.dialect import Asked, ask, learn, refused_by, without_captured
 from osmosis_core.policy.retry import RetryPlan
@@ -56,9 +48,9 @@ async def exchange(request: WireRequest) -> WireResponse:
     failed; it never raises but for a missing rollout and for cancellation. With deltas, a stream
     that breaks after its first part raises PolicyError where it is read.
     """
-    sent = _prepare(request, bind(request))
+    sent = _prepare(request)
     set_last_call(sent.call)
-    is_teed = sent.binding.context.wire.tee or TEE_HEADER in request.headers
+    is_teed = sent.binding.context.wire.tee or binding.TEE_HEADER in request.headers
     if is_teed and sent.chat is not None and sent.chat.get("stream"):
         return await _teed(sent)
     return await _exchange(sent)
@@ -66,7 +58,7 @@ async def exchange(request: WireRequest) -> WireResponse:
 
 def exchange_blocking(request: WireRequest) -> WireResponse:
     """As `exchange`, for synchronous clients and without deltas; bound in the calling thread."""
-    sent = _prepare(request, bind(request))
+    sent = _prepare(request)
     set_last_call(sent.call)
     return run_blocking(_exchange(sent))
 
@@ -111,7 +103,7 @@ async def _deltas(
 
 async def _exchange(sent: _Exchange) -> WireResponse:
     started = time.monotonic()
-    outcome = Outcome.failed("cancelled before the answer was complete")
+    outcome = Outcome(error="cancelled before the answer was complete")
     try:
         outcome = await _send(sent)
     finally:
@@ -129,8 +121,10 @@ def _finish(call: PolicyCall, outcome: Outcome, duration_sec: float) -> None:
     get_plugins().notify("osmosis_policy_call_finished", call=call)
 
 
-def _prepare(request: WireRequest, binding: Binding) -> _Exchange:
-    sent = _Exchange(binding, request, request_headers(request, binding), chat_body(request))
+def _prepare(request: WireRequest) -> _Exchange:
+    bound = binding.bind(request)
+    headers = binding.request_headers(request, bound)
+    sent = _Exchange(bound, request, headers, binding.chat_body(request))
     if sent.chat is not None:
         _ask(sent)
     return sent
@@ -148,19 +142,20 @@ def _ask(sent: _Exchange) -> None:
 
 async def _send(sent: _Exchange) -> Outcome:
     context = sent.binding.context
-    url = policy_url(context, sent.request.path)
+    url = binding.policy_url(context, sent.request.path)
     if url is None:
         what = "an unusable" if context.chat_completions_url else "no"
-        return Outcome.failed(
-            f"the active rollout has {what} policy URL; give RolloutContext chat_completions_url= "
-            "(or OSMOSIS_CHAT_COMPLETIONS_URL) as http://host:port/v1, and the key as api_key="
+        return Outcome(
+            error=f"the active rollout has {what} policy URL; give RolloutContext "
+            "chat_completions_url= (or OSMOSIS_CHAT_COMPLETIONS_URL) as http://host:port/v1, and "
+            "the key as api_key="
         )
     left = None if context.deadline is None else context.deadline - time.monotonic()
     try:
         async with asyncio.timeout(left):
             return await _attempts(sent, url)
     except TimeoutError:
-        return Outcome.failed("no answer of the policy before the rollout's deadline", status=504)
+        return Outcome(error="no answer of the policy before the rollout's deadline", status=504)
 
 
 async def _attempts(sent: _Exchange, url: str) -> Outcome:
@@ -180,7 +175,7 @@ async def _attempts(sent: _Exchange, url: str) -> Outcome:
 
 async def _attempt(sent: _Exchange, url: str) -> Outcome:
     context, call, began = sent.binding.context, sent.call, time.monotonic()
-    outcome = Outcome.failed("given up before the answer was complete")
+    outcome = Outcome(error="given up before the answer was complete")
     try:
         outcome = await attempt(
             sent.request.method,
