@@ -101,9 +101,8 @@ def validate(target: str | None, option: str | None, as_json: bool) -> None:
             for issue in issues:
                 click.echo(f"{level}: {one_line(issue.message)} [{issue.code}]", err=True)
         if result.valid:
-            click.echo(
-                f"ok: {result.name}: workflow {result.workflow}, grader {result.grader or 'none'}"
-            )
+            grader = result.grader or "none"
+            click.echo(f"ok: {result.name}: workflow {result.workflow}, grader {grader}")
     if not result.valid:
         raise SystemExit(2)
 

@@ -87,9 +87,8 @@ def _names_attribute(target: str) -> bool:
 
 def _import_module(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
-        raise ConfigError(
-            f"{name!r} is neither a module nor a file; give module, module:attr or a path"
-        )
+        known = "give module, module:attr or a path"
+        raise ConfigError(f"{name!r} is neither a module nor a file; {known}")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -198,10 +197,8 @@ def _attribute(module: ModuleType, attribute: str, target: str) -> Any:
 
 def _concrete[T](name: str, value: object, base: type[T]) -> type[T]:
     if isinstance(value, type) and issubclass(value, base):
-        if missing := sorted(getattr(value, "__abstractmethods__", ())):
-            raise ConfigError(
-                f"{name} {value.__name__} is abstract; implement {', '.join(missing)}"
-            )
+        if missing := ", ".join(sorted(getattr(value, "__abstractmethods__", ()))):
+            raise ConfigError(f"{name} {value.__name__} is abstract; implement {missing}")
         return value
     hint = "pass the class, not an instance" if isinstance(value, base) else "give a subclass"
     raise ConfigError(f"{name} is {_what(value)}; {hint} of {base.__name__}")
@@ -232,9 +229,7 @@ def _only[T](found: dict[str, T], what: str, target: str) -> T | None:
     unique = {id(value): name for name, value in found.items()}
     if len(unique) > 1:
         names = ", ".join(sorted(unique.values()))
-        raise ConfigError(
-            f"several {what} in {target!r}: {names}; keep one, or name it: module:attr"
-        )
+        raise ConfigError(f"several {what} in {target!r}: {names}; keep one or name module:attr")
     return next(iter(found.values()), None)
 
 

@@ -120,7 +120,11 @@ async def run_workflow(
                 samples = _with_output(await context.get_samples(), output)
         result = ExecutionResult(RolloutStatus.SUCCESS, samples)
     except RolloutError as error:
-        result = failed(error, await _salvage(context))
+        samples = {}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SALVAGE_SEC):
+                samples = await context.get_samples(skip_failing=True)
+        result = failed(error, samples)
     for sample in result.samples.values():
         sample.label = request.label
     extra: dict[str, Any] = {
@@ -161,14 +165,6 @@ def _with_output(
         sample.messages = output.messages
     sample.metrics.update(output.metrics)
     return samples
-
-
-async def _salvage(context: RolloutContext) -> dict[str, RolloutSample]:
-    try:
-        async with asyncio.timeout(_SALVAGE_SEC):
-            return await context.get_samples(skip_failing=True)
-    except TimeoutError:
-        return {}
 
 
 def grading_refusal(

@@ -43,9 +43,8 @@ class GraderContext(PhaseContext):
         """
         if len(self.samples) != 1:
             there = ", ".join(self.samples) or "none"
-            raise SampleError(
-                f"ctx.sample needs exactly one sample; there is {there}; use ctx.samples"
-            )
+            text = f"ctx.sample needs exactly one sample; there is {there}; use ctx.samples"
+            raise SampleError(text)
         return next(iter(self.samples.values()))
 
     def set_reward(self, reward: SupportsFloat) -> None:
@@ -72,9 +71,8 @@ def _finite(reward: SupportsFloat, sample_id: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(
-            f"reward of sample {sample_id!r} is {reward!r}; give a finite number, or none at all"
-        )
+        wanted = "give a finite number, or none at all"
+        raise ValueError(f"reward of sample {sample_id!r} is {reward!r}; {wanted}")
     return number
 
 
@@ -87,4 +85,3 @@ class Grader(ABC):
     @abstractmethod
     async def grade(self, ctx: GraderContext) -> Any:
         """Call `ctx.set_sample_reward()` for every sample, or set `sample.remove_sample`."""
-        raise NotImplementedError

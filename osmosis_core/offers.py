@@ -61,11 +61,8 @@ class Offers:
     @property
     def conflicts(self) -> list[str]:
         """One line for each name that several plugins offer."""
-        return [
-            _conflict(kind, name, [record for record, _ in offers])
-            for (kind, name), offers in self._offers.items()
-            if len(offers) > 1
-        ]
+        found = self._offers.items()
+        return [_conflict(*key, offers) for key, offers in found if len(offers) > 1]
 
     def names(self, kind: Kind) -> list[str]:
         """Sorted names of one kind."""
@@ -74,11 +71,11 @@ class Offers:
     def get(self, kind: Kind, name: str) -> Any:
         """The offer, or PluginError: two offer it, its plugin failed, or nobody has it."""
         offers = self._offers.get((kind, name), [])
-        if len(offers) == 1:
-            return offers[0][1]
-        if offers:
-            raise PluginError(_conflict(kind, name, [record for record, _ in offers]))
-        raise PluginError(self.missing(kind, name, self.names(kind)))
+        if not offers:
+            raise PluginError(self.missing(kind, name, self.names(kind)))
+        if len(offers) > 1:
+            raise PluginError(_conflict(kind, name, offers))
+        return offers[0][1]
 
     def missing(self, kind: Kind, name: str, known: list[str]) -> str:
         """Why nobody has it, and what to do about it."""
@@ -98,8 +95,8 @@ class Offers:
         return there + nearest(name, known) + also
 
 
-def _conflict(kind: str, name: str, owners: list[PluginRecord]) -> str:
-    both = " and ".join(owner.owner for owner in owners)
+def _conflict(kind: Kind, name: str, offers: list[tuple[PluginRecord, Any]]) -> str:
+    both = " and ".join(record.owner for record, _ in offers)
     return f"{kind} {name!r} is offered by {both}; disable one with OSMOSIS_DISABLED_PLUGINS"
 
 

@@ -172,9 +172,8 @@ class PluginManager:
             try:
                 adapted = adapt(source=source)
             except Exception as error:
-                raise PluginError(
-                    f"plugin {record.owner} cannot read {source!r}: {error}"
-                ) from error
+                text = f"plugin {record.owner} cannot read {source!r}: {error}"
+                raise PluginError(text) from error
             if adapted is not None:
                 return adapted
         return None

@@ -68,4 +68,3 @@ class AgentWorkflow[TConfig](ABC):
         Return None, and the samples are what agents registered and the wire recorded; or return
         a list of messages or an `AgentWorkflowOutput`, which wins over a registered history.
         """
-        raise NotImplementedError

@@ -82,9 +82,8 @@ class Assembler:
 
     def _add_choice(self, delta: Json) -> None:
         index = int(delta.get("index") or 0)
-        choice = self._choices.setdefault(
-            index, {"index": index, "message": {"role": "assistant", "content": None}}
-        )
+        empty: Json = {"index": index, "message": {"role": "assistant", "content": None}}
+        choice = self._choices.setdefault(index, empty)
         _merge_message(choice["message"], delta.get("delta") or {})
         for name, value in delta.items():
             if name in ("delta", "index", "message") or value is None:

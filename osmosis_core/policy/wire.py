@@ -135,14 +135,13 @@ async def _hold_session(key: _Key) -> AsyncGenerator[aiohttp.ClientSession]:
         "limit_per_host": int(_limit("MAX_CONNECTIONS_PER_HOST", 0)),
         "keepalive_timeout": _limit("KEEPALIVE_SEC", 30.0),
     }
-    connector = (
-        aiohttp.UnixConnector(key[1], **limits) if key[1] else aiohttp.TCPConnector(**limits)
-    )
+    socket = key[1]
+    opens = functools.partial(aiohttp.UnixConnector, socket) if socket else aiohttp.TCPConnector
     tracing = aiohttp.TraceConfig()
     tracing.on_connection_reuseconn.append(_mark_kept)
     jar = aiohttp.DummyCookieJar()
     async with aiohttp.ClientSession(
-        connector=connector, cookie_jar=jar, trust_env=False, trace_configs=[tracing]
+        connector=opens(**limits), cookie_jar=jar, trust_env=False, trace_configs=[tracing]
     ) as opened:
         try:
             yield opened
