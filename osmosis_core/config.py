@@ -91,6 +91,9 @@ class WireOptions:
 
     stream: bool = True
     """Stream on the wire, whatever the framework asks for; False for plain answers."""
+    replay: bool = True
+    """Answers come back in later requests as they were generated (arguments text, reasoning) where
+    the framework's copy is equal but not identical; False sends its copy."""
     tee: bool = False
     """Give frameworks that stream the real deltas, at the price of their parsing each one."""
     capture: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -11,8 +11,9 @@ from typing import Any, Self
 from osmosis_core.active import enter, last_call, leave
 from osmosis_core.config import RetryPolicy, WireOptions
 from osmosis_core.errors import SampleError, WorkflowError, boundary
+from osmosis_core.records import Message, PolicyCall
 from osmosis_core.sample_ids import encode_sample_id
-from osmosis_core.types import Message, PolicyCall, RolloutSample
+from osmosis_core.types import RolloutSample
 
 _DEFAULT_RETRY = RetryPolicy()
 _DEFAULT_WIRE = WireOptions()

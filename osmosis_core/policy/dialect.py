@@ -9,6 +9,7 @@ from osmosis_core.context import RolloutContext
 from osmosis_core.policy.assemble import Json
 
 _USAGE = {"include_usage": True}
+_REASONING = ("reasoning_content", "reasoning")
 _TOKEN_IDS = ("prompt_token_ids", "token_ids", "response_token_ids")
 _ENGINE_FIELDS = ("weight_versions", "meta_info", "sglext", "metadata")
 
@@ -38,6 +39,8 @@ def ask(request: Json, context: RolloutContext, refused: set[str]) -> Asked:
     for name, value in context.wire.capture.items():
         if name not in refused:
             body.setdefault(name, value)
+    if unknown := refused.intersection(_REASONING):
+        body["messages"] = [_without(message, unknown) for message in body["messages"]]
     body.pop("stream", None)
     body.pop("stream_options", None)
     if context.wire.stream and "stream" not in refused:
@@ -51,7 +54,8 @@ def learn(refused: set[str], asked: Asked, status: int | None, said: str | None)
     """Note what a 400 or 422 refuses of our additions; True when asking again may help."""
     if status not in (400, 422) or said is None:
         return False
-    named = {name for name in asked.added - {"model", "stream"} if _names(name, said)}
+    ours = (asked.added | set(_REASONING)) - refused - {"model", "stream"}
+    named = {name for name in ours if _names(name, said)}
     is_streamed = bool(asked.body.get("stream"))
     if is_streamed and _names("stream", said) and "stream_options" not in named:
         named = {"stream"}

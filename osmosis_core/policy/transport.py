@@ -7,17 +7,18 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from osmosis_core.active import set_last_call
+from osmosis_core.context import RolloutContext
 from osmosis_core.errors import PolicyError
 from osmosis_core.plugins import get_plugins
 from osmosis_core.policy import binding
 from osmosis_core.policy.assemble import Json, short_stream
 from osmosis_core.policy.attempt import Outcome, attempt
 from osmosis_core.policy.binding import Binding, WireRequest, WireResponse
-from osmosis_core.policy.calls import begin_call, complete_call
+from osmosis_core.policy.calls import begin_call, complete_call, end_call
 from osmosis_core.policy.dialect import Asked, ask, learn, refused_by, without_captured
 from osmosis_core.policy.retry import RetryPlan
 from osmosis_core.policy.wire import run_blocking
-from osmosis_core.types import Attempt, PolicyCall
+from osmosis_core.records import Attempt, PolicyCall
 
 _JSON = {"content-type": "application/json"}
 _EVENTS = {"content-type": "text/event-stream"}
@@ -108,16 +109,19 @@ async def _exchange(sent: _Exchange) -> WireResponse:
         outcome = await _send(sent)
     finally:
         if sent.call is not None:
-            _finish(sent.call, outcome, time.monotonic() - started)
+            _finish(sent.binding.context, sent.call, outcome, time.monotonic() - started)
     return _answer(sent, outcome)
 
 
-def _finish(call: PolicyCall, outcome: Outcome, duration_sec: float) -> None:
+def _finish(
+    context: RolloutContext, call: PolicyCall, outcome: Outcome, duration_sec: float
+) -> None:
     call.duration_sec = duration_sec
     if outcome.completion is not None:
         complete_call(call, outcome.completion)
     else:
         call.error = outcome.error
+    end_call(context, call)
     get_plugins().notify("osmosis_policy_call_finished", call=call)
 
 
@@ -126,18 +130,17 @@ def _prepare(request: WireRequest) -> _Exchange:
     headers = binding.request_headers(request, bound)
     sent = _Exchange(bound, request, headers, binding.chat_body(request))
     if sent.chat is not None:
-        _ask(sent)
+        sent.call = begin_call(bound.context, bound.scope, sent.chat)
+        _ask(sent, sent.call)
     return sent
 
 
-def _ask(sent: _Exchange) -> None:
+def _ask(sent: _Exchange, call: PolicyCall) -> None:
     """Write the request anew from what the framework asked and the endpoint understands."""
     context, chat = sent.binding.context, sent.chat
     assert chat is not None
     sent.asked = ask(chat, context, refused_by(context.chat_completions_url))
-    if sent.call is None:
-        sent.call = begin_call(context, sent.binding.scope, sent.asked.body)
-    sent.call.request = sent.asked.body
+    call.request = sent.asked.body
 
 
 async def _send(sent: _Exchange) -> Outcome:
@@ -164,8 +167,9 @@ async def _attempts(sent: _Exchange, url: str) -> Outcome:
     refused = refused_by(context.chat_completions_url)
     while True:
         outcome = await _attempt(sent, url)
-        if sent.asked is not None and learn(refused, sent.asked, outcome.status, outcome.detail):
-            _ask(sent)
+        asked, call = sent.asked, sent.call
+        if asked and call and learn(refused, asked, outcome.status, outcome.detail):
+            _ask(sent, call)
             continue
         delay_sec = None if sent.has_deltas else plan.delay_before_retry(outcome)
         if delay_sec is None:
