@@ -9,16 +9,10 @@ if TYPE_CHECKING:
 
 __all__ = ["OsmosisAgent", "OsmosisMemorySession", "OsmosisModelProvider", "OsmosisRolloutModel"]
 
-_HOMES = {
-    "OsmosisAgent": "agent",
-    "OsmosisMemorySession": "agent",
-    "OsmosisModelProvider": "model",
-    "OsmosisRolloutModel": "model",
-}
-
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is asked for: finding plugins must not import the SDK."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    home = "agent" if name in ("OsmosisAgent", "OsmosisMemorySession") else "model"
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)

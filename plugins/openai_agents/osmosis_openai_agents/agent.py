@@ -2,11 +2,9 @@
 
 # pyright: reportUnknownMemberType=false
 
-from __future__ import annotations
-
 import copy
 import uuid
-from typing import Any, override
+from typing import Any
 
 from agents import Agent, TContext
 from agents.memory import SessionABC
@@ -25,10 +23,8 @@ class OsmosisAgent(Agent[TContext]):
         NoActiveRolloutError: built with an Osmosis model outside a rollout.
     """
 
-    @override
     def __post_init__(self) -> None:
-        if self.model is None:
-            self.model = OsmosisRolloutModel()
+        self.model = self.model or OsmosisRolloutModel()
         if isinstance(self.model, OsmosisRolloutModel) and get_rollout_context() is None:
             raise NoActiveRolloutError(type(self).__name__)
         super().__post_init__()
@@ -50,23 +46,18 @@ class OsmosisMemorySession(SessionABC):
         self.session_id = self.name = name or uuid.uuid4().hex
         self._items: list[Any] = []
 
-    @override
     async def get_items(self, limit: int | None = None) -> list[Any]:
         """A copy of the items; with a limit, of the latest so many."""
-        start = 0 if limit is None else max(len(self._items) - limit, 0)
-        return copy.deepcopy(self._items[start:])
+        return copy.deepcopy(self._items[-limit:] if limit else [] if limit == 0 else self._items)
 
-    @override
     async def add_items(self, items: list[Any]) -> None:
         """Append copies of the items."""
         self._items += copy.deepcopy(items)
 
-    @override
     async def pop_item(self) -> Any:
         """Remove and return the latest item; None when there is none."""
         return self._items.pop() if self._items else None
 
-    @override
     async def clear_session(self) -> None:
         """Forget all items."""
         self._items.clear()

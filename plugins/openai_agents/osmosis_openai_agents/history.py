@@ -3,21 +3,17 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
-from __future__ import annotations
-
 import copy
 import json
 import weakref
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from agents import Agent
-from agents.items import HandoffOutputItem, ToolCallOutputItem
 
 from osmosis_core import Message, RolloutContext, RolloutSample, SampleSource, get_rollout_context
 from osmosis_openai_agents.runs import Run
-
-_INCIDENTAL = ("id", "status")
 
 
 class AgentHistory(SampleSource):
@@ -30,91 +26,61 @@ class AgentHistory(SampleSource):
     def __init__(self, agent: Agent[Any]) -> None:
         self.messages: list[Message] = []
         self._agent = agent
-        self._keys: list[str] = []
-        self._conversations: dict[Run, list[int]] = {}
+        self._answers: set[str] = set()
+        self._told: dict[Run, Counter[str]] = {}
 
-    def asked(self, run: Run, items: Sequence[Any]) -> None:
-        """Take in the items of a request; those that the conversation has are not new."""
-        held = self._conversations.get(run)
-        if held is None:
-            held = self._continued([_key(item) for item in items])
-        at, conversation = 0, list[int]()
+    def asked(self, run: Run, items: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
+        """Take in the items of a request that were not told in this run, as often as they occur.
+
+        A run whose request holds an answer of the agent goes on with the run that had it last.
+        Returns what takes in the items of the answer.
+        """
+        if run not in self._told:
+            ours = self._answers.intersection(map(_key, items))
+            earlier = (told for told in reversed(self._told.values()) if ours & told.keys())
+            self._told[run] = Counter(next(earlier, None))
+        known = self._told[run].copy()
         for item in items:
-            found = self._find(item, held, at)
-            at = at if found is None else found + 1
-            conversation.append(self._append(item) if found is None else held[found])
-        self._conversations[run] = conversation
+            known[key := _key(item)] -= 1
+            if known[key] < 0:
+                self._tell(run, item, key)
 
-    def answered(self, run: Run, output: Sequence[Any]) -> None:
-        """Take in the items of an answer."""
-        for item in output:
-            said: Message = item.model_dump(exclude_unset=True)
-            self._conversations[run].append(self._append(said))
+        def answered(output: Sequence[Any]) -> None:
+            for item in output:
+                said: Message = item.model_dump(exclude_unset=True)
+                self._answers.add(key := _key(said))
+                self._tell(run, said, key)
 
-    def _find(self, item: Any, held: list[int], at: int) -> int | None:
-        """Where the conversation has the item, from `at` on; in most cases there."""
-        if at < len(held) and self.messages[held[at]] == item:
-            return at
-        key = _key(item) if at < len(held) else ""
-        return next((i for i in range(at, len(held)) if self._keys[held[i]] == key), None)
+        return answered
 
-    def _continued(self, keys: list[str]) -> list[int]:
-        """The conversation that a new run goes on with: the request begins with its end."""
-        for conversation in reversed(self._conversations.values()):
-            told = [self._keys[position] for position in conversation]
-            starts = [start for start, key in enumerate(told) if [key] == keys[:1]]
-            if any(told[start:] == keys[: len(told) - start] for start in starts):
-                return conversation
-        return []
-
-    def _append(self, item: Any) -> int:
+    def _tell(self, run: Run, item: Any, key: str) -> None:
         self.messages.append(copy.deepcopy(item))
-        self._keys.append(_key(item))
-        return len(self.messages) - 1
-
-    def _catch_up(self) -> None:
-        """Take in the results of tools after which the model was not called again."""
-        known = {message.get("call_id") for message in self.messages if "output" in message}
-        for run in self._conversations:
-            for item in getattr(run.outcome, "new_items", ()):
-                is_result = isinstance(item, ToolCallOutputItem | HandoffOutputItem)
-                if is_result and item.agent is self._agent:
-                    result: Any = item.to_input_item()
-                    if result.get("call_id") not in known:
-                        self._append(result)
+        self._told[run][key] += 1
 
     async def get_sample(self, sample_id: str) -> RolloutSample:
-        """The sample."""
-        self._catch_up()
+        """The sample, with the results of tools after which the model was not called again."""
+        for run in self._told:
+            mine = [i for i in getattr(run.outcome, "new_items", ()) if i.agent is self._agent]
+            self.asked(run, [i.to_input_item() for i in mine if i.type.endswith("output_item")])
         return RolloutSample(id=sample_id, messages=copy.deepcopy(self.messages))
 
 
-_histories: weakref.WeakKeyDictionary[RolloutContext, dict[int, AgentHistory]] = (
-    weakref.WeakKeyDictionary()
-)
+_histories: weakref.WeakKeyDictionary[RolloutContext, Any] = weakref.WeakKeyDictionary()
 
 
 def history_of(agent: Agent[Any], rollout: RolloutContext) -> AgentHistory:
-    """The history of an agent in a rollout; it holds the agent, so the key stays its own."""
-    histories = _histories.setdefault(rollout, {})
+    """The history of an agent in a rollout, which holds it; it holds the agent."""
+    histories = _histories.setdefault(rollout, weakref.WeakValueDictionary())
     return histories.get(id(agent)) or histories.setdefault(id(agent), AgentHistory(agent))
 
 
 def adapt(source: object) -> SampleSource | None:
     """The sample source of an agent in the active rollout, or None for anything else."""
-    if not isinstance(source, Agent):
-        return None
     rollout = get_rollout_context()
-    return AgentHistory(source) if rollout is None else history_of(source, rollout)
+    return history_of(source, rollout) if rollout and isinstance(source, Agent) else None
 
 
 def _key(item: Any) -> str:
-    """What makes an item that item: sessions and filters change or drop the rest."""
-    return json.dumps(_told(item, _INCIDENTAL), sort_keys=True, default=str)
-
-
-def _told(value: Any, dropped: tuple[str, ...] = ()) -> Any:
-    if isinstance(value, dict):
-        kept = {key: _told(item) for key, item in value.items() if key not in dropped}
-        return {key: item for key, item in kept.items() if item not in (None, [])}
-    return [_told(item) for item in value] if isinstance(value, list) else value
+    """What makes an item that item: sessions and filters drop or change the rest."""
+    kept = {name: value for name, value in item.items() if value and name not in ("id", "status")}
+    return json.dumps(kept, sort_keys=True, default=str)
