@@ -48,6 +48,7 @@ wheels: $(STAMP) ## build every distribution into dist/
 bench: $(STAMP) ## benchmarks, side by side with the peer when it can be installed
 	$(BIN)/python benchmarks/kernel.py
 	$(BIN)/python benchmarks/transport.py
+	$(BIN)/python benchmarks/records.py
 
 clean: ## remove everything that was installed or built
 	rm -rf .venv .venv-peer dist .osmosis

@@ -12,6 +12,9 @@ ROOT = Path(__file__).parents[1]
 KERNEL = ROOT / "osmosis_core"
 
 LAYERS = [
+    {"packing"},
+    {"records"},
+    {"record_json"},
     {"types"},
     {"errors", "config"},
     {"sample_ids"},
@@ -27,9 +30,11 @@ LAYERS = [
         "policy.attempt",
         "policy.binding",
         "policy.calls",
+        "policy.chains",
         "policy.clients",
         "policy.dialect",
         "policy.retry",
+        "policy.rewrites",
         "policy.transport",
         "policy.wire",
     },
