@@ -42,9 +42,7 @@ class OsmosisRolloutModel(OpenAIChatCompletionsModel):
     def __init__(self, **params: Any) -> None:
         super().__init__(MODEL, _openai_client())
         if refused := sorted(_DECIDED & params.keys()):
-            raise TypeError(
-                f"OsmosisRolloutModel takes no {refused[0]}: the rollout decides; drop it"
-            )
+            raise TypeError(f"OsmosisRolloutModel takes no {refused[0]}: the rollout decides it")
         unknown = params.keys() - ModelSettings.__dataclass_fields__
         body = {name: params.pop(name) for name in unknown} | params.pop("extra_body", {})
         self._defaults, self._body = ModelSettings(**params), body
