@@ -1,7 +1,5 @@
 """Configuration objects that users write next to their workflow, and the retry settings."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field

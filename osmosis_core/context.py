@@ -36,22 +36,6 @@ class RolloutContext:
     container is told. It nests, as `with` or `async with`, and restores the outer one.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_agents",
-        "_calls",
-        "_lock",
-        "_names",
-        "_sources",
-        "api_key",
-        "chat_completions_url",
-        "deadline",
-        "model",
-        "retry",
-        "rollout_id",
-        "wire",
-    )
-
     def __init__(
         self,
         chat_completions_url: str = "",

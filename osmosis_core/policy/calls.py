@@ -1,7 +1,5 @@
 """Policy calls as records: what was asked, what came back, what every engine calls its fields."""
 
-from __future__ import annotations
-
 import math
 import re
 import time
