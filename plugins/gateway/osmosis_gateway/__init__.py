@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from osmosis_gateway.admission import Admit, Caller, Refusal, by_headers
+    from osmosis_gateway.admission import Admit, Caller, InFlight, Refusal, by_headers
     from osmosis_gateway.app import create_app
     from osmosis_gateway.gateway import Endpoint, Gateway
     from osmosis_gateway.litellm import litellm_policy
@@ -14,6 +14,7 @@ __all__ = [
     "Caller",
     "Endpoint",
     "Gateway",
+    "InFlight",
     "Refusal",
     "by_headers",
     "create_app",
@@ -25,6 +26,7 @@ _HOMES = {
     "Caller": "admission",
     "Endpoint": "gateway",
     "Gateway": "gateway",
+    "InFlight": "admission",
     "Refusal": "admission",
     "by_headers": "admission",
     "create_app": "app",

@@ -23,6 +23,23 @@ class Refusal(Exception):
         self.status, self.message, self.retry_after = status, message, retry_after
 
 
+@dataclass(slots=True)
+class InFlight:
+    """The calls under way of one rollout; used on the event loop that answers them."""
+
+    tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    has_ended: bool = False
+
+    async def end(self) -> None:
+        """Cancel them, wait until they are recorded, and answer later ones with 410."""
+        self.has_ended = True
+        for task in tuple(self.tasks):
+            task.cancel()
+        while self.tasks:
+            await asyncio.wait(tuple(self.tasks))
+            await asyncio.sleep(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Whose call a request is, and where it goes."""
@@ -37,8 +54,7 @@ class Caller:
     """Where the call is made; tells which tool call started the agent behind it."""
     on_answered: Callable[[RolloutContext], None] | None = None
     """Called when a call has ended, well or not."""
-    tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
-    """Calls in flight; cancelling them answers 410."""
+    in_flight: InFlight = field(default_factory=InFlight)
 
 
 type Admit = Callable[[Request], Caller]

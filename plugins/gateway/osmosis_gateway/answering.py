@@ -40,9 +40,13 @@ class Answering:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer."""
+        in_flight = self._caller.in_flight
+        if in_flight.has_ended:
+            await self._fail(_ENDED, scope, receive, send)
+            return
         work = asyncio.create_task(self._answer(scope, receive, send), context=self._context())
         gone = asyncio.create_task(_disconnected(receive))
-        self._caller.tasks.add(work)
+        in_flight.tasks.add(work)
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -50,7 +54,7 @@ class Answering:
             for task in (work, gone):
                 task.cancel()
             await asyncio.wait((work, gone))
-            self._caller.tasks.discard(work)
+            in_flight.tasks.discard(work)
             if self._caller.on_answered is not None:
                 self._caller.on_answered(self._caller.rollout)
         if not work.cancelled():

@@ -64,14 +64,13 @@ def gateway(
         raise click.UsageError("give one of --upstream URL, --policy NAME and --litellm MODEL")
     if model is not None and upstream is None:
         raise click.UsageError("--model goes with --upstream")
-    from osmosis_gateway.serving import listen, origin_of
+    from osmosis_gateway.serving import listen
 
     given = os.environ.get(_name(key_env, "--key-env"))
     with listen(host, port, allow_remote=allow_remote) as listener:
         key = given or _fresh_key()
         chosen = _policy(upstream, policy, litellm, model, api_key_env)
-        _say(origin_of(listener), None if given else key)
-        asyncio.run(_serve(chosen, listener, key, record))
+        asyncio.run(_serve(chosen, listener, key, record, is_fresh=not given))
 
 
 def _name(variable: str, option: str) -> str:
@@ -124,11 +123,14 @@ async def _serve(
     listener: socket.socket,
     key: str,
     record: Path | None,
+    *,
+    is_fresh: bool,
 ) -> None:
-    from osmosis_gateway.serving import serve
+    from osmosis_gateway.serving import origin_of, serve
     from osmosis_gateway.standalone import Recorder, standalone_app
 
     async with AsyncExitStack() as stack:
         recorder = None if record is None else stack.enter_context(Recorder(record))
         endpoint = await stack.enter_async_context(policy)
+        _say(origin_of(listener), key if is_fresh else None)
         await serve(standalone_app(endpoint, key, recorder), listener)

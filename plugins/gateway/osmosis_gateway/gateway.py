@@ -16,8 +16,8 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from osmosis_core import NoActiveRolloutError, RolloutContext, get_rollout_context
-from osmosis_core.policy import current_scope
-from osmosis_gateway.admission import Caller, Refusal, check_key
+from osmosis_core.policy import agent_scope, current_scope
+from osmosis_gateway.admission import Caller, InFlight, Refusal, check_key
 from osmosis_gateway.app import create_app
 from osmosis_gateway.serving import ServerThread, listen
 
@@ -77,7 +77,7 @@ class _Hub:
         listener = listen(host, port, allow_remote=allow_remote)
         self._doors: dict[str, _Door] = {}
         self._lock = threading.Lock()
-        self.server = ServerThread(create_app(self._admit, prefix="/{rollout}/{sample}"), listener)
+        self.server = ServerThread(create_app(self._admit, prefix="/{rollout}/@{sample}"), listener)
 
     def open(self, name: str, api_key: str, caller: Caller) -> None:
         with self._lock:
@@ -107,6 +107,7 @@ def _hub(host: str, port: int, allow_remote: bool) -> _Hub:
     return _Hub(host, port, allow_remote)
 
 
+_opening = threading.Lock()
 os.register_at_fork(after_in_child=_hub.cache_clear)
 
 
@@ -135,9 +136,10 @@ class Gateway:
         if active is None:
             raise NoActiveRolloutError(type(self).__name__)
         self._rollout = active
-        self._hub = _hub(host, port, allow_remote)
+        with _opening:
+            self._hub = _hub(host, port, allow_remote)
         self._key = f"sk-osmosis-{secrets.token_urlsafe(32)}"
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._in_flight = InFlight()
         self._names: list[str] = []
         self._main: Endpoint | None = None
 
@@ -147,21 +149,20 @@ class Gateway:
         Asked for where a tool runs, it also tells which tool call started the agent behind it
         (`PolicyCall.started_by`). `trainable=False` marks a helper agent.
         """
-        scope = current_scope()
-        sample_id = sample_id or scope.sample_id
+        outer = current_scope()
+        with agent_scope(sample_id or outer.sample_id, trainable=trainable and outer.trainable):
+            scope, context = current_scope(), contextvars.copy_context()
         name = f"{self._rollout.rollout_id or 'rollout'}~{secrets.token_hex(6)}"
         caller = Caller(
             self._rollout,
-            sample_id,
-            trainable and scope.trainable,
-            context=contextvars.copy_context(),
-            tasks=self._tasks,
+            scope.sample_id,
+            scope.trainable,
+            context=context,
+            in_flight=self._in_flight,
         )
         self._hub.open(name, self._key, caller)
         self._names.append(name)
-        # Quoted twice: servers unquote a path before they split it.
-        path = f"{quote(name, safe='')}/{quote(quote(sample_id, safe=''), safe='')}"
-        url = f"{self._hub.server.origin}/{path}"
+        url = f"{self._hub.server.origin}/{quote(name, safe='')}/@{quote(scope.sample_id)}"
         return Endpoint(f"{url}/v1", url, self._key, self._rollout.rollout_id)
 
     @property
@@ -205,11 +206,4 @@ class Gateway:
     def _shut(self) -> Future[None]:
         self._hub.close(self._names)
         self._main, self._names = None, []
-        return asyncio.run_coroutine_threadsafe(self._end_calls(), self._hub.server.loop)
-
-    async def _end_calls(self) -> None:
-        for task in tuple(self._tasks):
-            task.cancel()
-        while self._tasks:
-            await asyncio.wait(tuple(self._tasks))
-            await asyncio.sleep(0)
+        return asyncio.run_coroutine_threadsafe(self._in_flight.end(), self._hub.server.loop)

@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from osmosis_core import ConfigError
+from osmosis_core.errors import one_line
 from osmosis_core.hookspecs import PolicyEndpoint
 from osmosis_gateway import chat
 from osmosis_gateway.admission import Refusal, check_key
@@ -113,6 +114,6 @@ async def _events(answer: Any) -> AsyncGenerator[str]:
 
 def _refusal(error: Exception) -> Refusal:
     status = getattr(error, "status_code", None)
-    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    headers = getattr(error, "litellm_response_headers", None) or {}
     status = status if isinstance(status, int) and 400 <= status < 600 else 502
-    return Refusal(status, " ".join(str(error).split())[:1000], headers.get("retry-after"))
+    return Refusal(status, one_line(str(error))[:1000], headers.get("retry-after"))

@@ -18,7 +18,7 @@ from osmosis_core import (
     NoActiveRolloutError,
     RolloutContext,
 )
-from osmosis_core.policy import BASE_URL, agent_scope, async_client
+from osmosis_core.policy import BASE_URL, agent_scope, async_client, client
 from osmosis_core.testing import Delay, ScriptedPolicy, Tool
 from osmosis_gateway import Gateway
 
@@ -40,7 +40,7 @@ def test_calls_belong_to_the_scope_in_which_the_gateway_was_opened():
 
 @pytest.mark.parametrize("name", ["a b/c", "é", "x%20y", "..", "a?b#c"])
 def test_any_name_is_a_sample(name):
-    with ScriptedPolicy("ok") as policy, policy.rollout("r/1 é"[2:]) as rollout, Gateway() as open_:
+    with ScriptedPolicy("ok") as policy, policy.rollout("1 é") as rollout, Gateway() as open_:
         where = open_.endpoint(name)
         post(where.openai_url, where.api_key).raise_for_status()
         with agent_scope(name):
@@ -49,8 +49,6 @@ def test_any_name_is_a_sample(name):
 
 
 def call_in_process():
-    from osmosis_core.policy import client
-
     client(httpx2).post(f"{BASE_URL}/chat/completions", json=BODY).raise_for_status()
 
 
@@ -139,12 +137,25 @@ def test_closing_cancels_what_is_in_flight():
     assert answers[0].status_code == 410
 
 
+def test_call_whose_body_ends_after_the_rollout_is_not_made():
+    def body(gateway):
+        yield json.dumps(BODY).encode()
+        gateway.__exit__()
+        yield b" "
+
+    with ScriptedPolicy("ok") as policy, policy.rollout() as rollout:
+        gateway = Gateway().__enter__()
+        url, key = gateway.openai_url, gateway.api_key
+        assert post(url, key, json=None, content=body(gateway)).status_code == 410
+        assert rollout.calls == ()
+
+
 async def test_blocking_client_on_the_event_loop_is_answered():
     class Blocking(AgentWorkflow):
         async def run(self, ctx):
             async with Gateway() as gateway:
-                client = openai.OpenAI(base_url=gateway.openai_url, api_key=gateway.api_key)
-                client.chat.completions.create(model="m", messages=ctx.prompt)
+                sdk = openai.OpenAI(base_url=gateway.openai_url, api_key=gateway.api_key)
+                sdk.chat.completions.create(model="m", messages=ctx.prompt)
 
     results = []
 
