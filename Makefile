@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full lint types fix wheels bench clean
 
-PLUGINS := strands eval gateway
+PLUGINS := strands openai_agents eval gateway
 EDITABLE := -e . $(PLUGINS:%=-e plugins/%) -e examples/plugin_call_log
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -48,6 +48,7 @@ wheels: $(STAMP) ## build every distribution into dist/
 bench: $(STAMP) ## benchmarks, side by side with the peer when it can be installed
 	$(BIN)/python benchmarks/kernel.py
 	$(BIN)/python benchmarks/transport.py
+	$(BIN)/python benchmarks/records.py
 
 clean: ## remove everything that was installed or built
 	rm -rf .venv .venv-peer dist .osmosis

@@ -11,8 +11,9 @@ from typing import Any, Self
 from osmosis_core.active import enter, last_call, leave
 from osmosis_core.config import RetryPolicy, WireOptions
 from osmosis_core.errors import SampleError, WorkflowError, boundary
+from osmosis_core.records import Message, PolicyCall
 from osmosis_core.sample_ids import encode_sample_id
-from osmosis_core.types import Message, PolicyCall, RolloutSample
+from osmosis_core.types import RolloutSample
 
 _DEFAULT_RETRY = RetryPolicy()
 _DEFAULT_WIRE = WireOptions()
@@ -34,22 +35,6 @@ class RolloutContext:
     `OSMOSIS_CHAT_COMPLETIONS_URL`, `OSMOSIS_API_KEY` and `OSMOSIS_ROLLOUT_ID`, which is how a
     container is told. It nests, as `with` or `async with`, and restores the outer one.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_agents",
-        "_calls",
-        "_lock",
-        "_names",
-        "_sources",
-        "api_key",
-        "chat_completions_url",
-        "deadline",
-        "model",
-        "retry",
-        "rollout_id",
-        "wire",
-    )
 
     def __init__(
         self,

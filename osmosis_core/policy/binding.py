@@ -1,7 +1,5 @@
 """A request as a framework's HTTP client made it: whose it is, and what of it goes out."""
 
-from __future__ import annotations
-
 import json
 import urllib.parse
 import weakref
@@ -19,17 +17,14 @@ BINDING_HEADER = "x-osmosis-binding"
 TEE_HEADER = "x-osmosis-tee"
 _CHAT = "/chat/completions"
 _SCHEMES = ("http", "https", "http+unix")
-_DROPPED = frozenset(
-    [
-        "accept-encoding",
-        "authorization",
-        "connection",
-        "content-length",
-        "host",
-        "transfer-encoding",
-        "user-agent",
-    ]
+_OF_THE_CONNECTION = (
+    "accept-encoding",
+    "connection",
+    "content-length",
+    "host",
+    "transfer-encoding",
 )
+_DROPPED = frozenset((*_OF_THE_CONNECTION, "authorization", "user-agent"))
 _PRINTABLE = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) != "%")
 _contexts: weakref.WeakValueDictionary[int, RolloutContext] = weakref.WeakValueDictionary()
 

@@ -1,7 +1,5 @@
 """HTTP clients of httpx or httpx2 whose transport is ours: shared, loop-safe, bound when called."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 from collections.abc import AsyncGenerator
@@ -11,13 +9,8 @@ from typing import Any
 from osmosis_core.active import Scope, get_rollout_context, set_last_call
 from osmosis_core.context import RolloutContext
 from osmosis_core.errors import ConfigError
-from osmosis_core.policy.binding import (
-    BINDING_HEADER,
-    TEE_HEADER,
-    WireRequest,
-    WireResponse,
-    binding_header,
-)
+from osmosis_core.policy import binding
+from osmosis_core.policy.binding import WireRequest, WireResponse
 from osmosis_core.policy.transport import exchange, exchange_blocking
 from osmosis_core.sample_ids import sample_key
 
@@ -69,8 +62,8 @@ def bound_headers(
     that inherit nothing from the call. The headers never leave the process.
     """
     scope = Scope(sample_key(sample_id), trainable, parent and sample_key(parent))
-    headers = {BINDING_HEADER: binding_header(context, scope)}
-    return {**headers, TEE_HEADER: "1"} if tee else headers
+    headers = {binding.BINDING_HEADER: binding.binding_header(context, scope)}
+    return {**headers, binding.TEE_HEADER: "1"} if tee else headers
 
 
 def in_tool_of(sample_id: str) -> None:

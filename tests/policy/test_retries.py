@@ -177,7 +177,7 @@ async def test_pause_longer_than_the_budget_fails_at_once(call):
 
 def test_backoff_doubles_up_to_its_limit_with_jitter():
     policy = RetryPolicy(max_attempts=6, base_delay_sec=1.0, max_delay_sec=4.0)
-    plan, failure = RetryPlan(policy, None), Outcome.failed("x", retryable=True)
+    plan, failure = RetryPlan(policy, None), Outcome(error="x", retryable=True)
     delays = [plan.delay_before_retry(failure) for _ in range(6)]
     assert delays[-1] is None
     for delay, full in zip(delays[:-1], [1, 2, 4, 4, 4], strict=True):

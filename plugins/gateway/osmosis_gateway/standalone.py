@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
 from starlette.applications import Starlette
 
-from osmosis_core import ConfigError, RolloutContext
+from osmosis_core import ConfigError, RolloutContext, RolloutSample
 from osmosis_core.hookspecs import PolicyEndpoint
 from osmosis_gateway.admission import Caller, by_headers
 from osmosis_gateway.app import create_app
 
 
 class Recorder:
-    """Appends a line of JSON per finished policy call (`PolicyCall`) to a file.
+    """Appends a line of JSON per finished policy call, as in `samples.jsonl`, to a file.
 
     Raises:
         ConfigError: the file cannot be opened.
@@ -37,7 +36,9 @@ class Recorder:
 
     def __call__(self, rollout: RolloutContext) -> None:
         """Write a rollout's calls down."""
-        self._file.writelines(json.dumps(asdict(call)) + "\n" for call in rollout.calls)
+        sample = RolloutSample(id="calls", calls=list(rollout.calls))
+        records = sample.model_dump(mode="json")["calls"]
+        self._file.writelines(json.dumps(record) + "\n" for record in records)
         self._file.flush()
 
 

@@ -14,6 +14,7 @@ class World:
     def __init__(self, *script, **options):
         self.policy = ScriptedPolicy(*script)
         self.options = options
+        self._clients = []
 
     def __enter__(self):
         self.policy.__enter__()
@@ -24,13 +25,17 @@ class World:
         return self
 
     def __exit__(self, *exc_info):
+        for client in self._clients:
+            client.close()
         self.gateway.__exit__()
         self.rollout.__exit__()
         self.policy.__exit__()
 
     def openai(self, sample_id=None, **options):
         where = self.gateway.endpoint(sample_id)
-        return openai.OpenAI(base_url=where.openai_url, api_key=where.api_key, **options)
+        client = openai.OpenAI(base_url=where.openai_url, api_key=where.api_key, **options)
+        self._clients.append(client)
+        return client
 
     def openai_async(self, sample_id=None):
         where = self.gateway.endpoint(sample_id)
@@ -38,7 +43,9 @@ class World:
 
     def anthropic(self, sample_id=None, **options):
         where = self.gateway.endpoint(sample_id)
-        return anthropic.Anthropic(base_url=where.anthropic_url, api_key=where.api_key, **options)
+        client = anthropic.Anthropic(base_url=where.anthropic_url, api_key=where.api_key, **options)
+        self._clients.append(client)
+        return client
 
     def anthropic_async(self, sample_id=None):
         where = self.gateway.endpoint(sample_id)

@@ -154,8 +154,9 @@ async def test_blocking_client_on_the_event_loop_is_answered():
     class Blocking(AgentWorkflow):
         async def run(self, ctx):
             async with Gateway() as gateway:
-                sdk = openai.OpenAI(base_url=gateway.openai_url, api_key=gateway.api_key)
-                sdk.chat.completions.create(model="m", messages=ctx.prompt)
+                url, key = gateway.openai_url, gateway.api_key
+                with openai.OpenAI(base_url=url, api_key=key) as sdk:
+                    sdk.chat.completions.create(model="m", messages=ctx.prompt)
 
     results = []
 
@@ -257,41 +258,40 @@ async def test_a_thousand_calls_of_a_hundred_rollouts_do_not_mix():
 async def crowd_member(policy, name, dialect):
     with policy.rollout(name) as rollout:
         async with Gateway() as gateway:
-            ask = ASKERS[dialect](gateway.endpoint(name))
+            where, (client_of, ask) = gateway.endpoint(name), DIALECTS[dialect]
             said = [f"{name}:{i}" for i in range(10)]
-            assert await asyncio.gather(*map(ask, said)) == [f"{name} {text}" for text in said]
+            async with client_of(where) as client:
+                answers = await asyncio.gather(*(ask(client, text) for text in said))
+            assert answers == [f"{name} {text}" for text in said]
         assert sorted(call.messages[-1]["content"] for call in rollout.calls) == sorted(said)
 
 
-def ask_chat(where):
-    client = openai.AsyncOpenAI(base_url=where.openai_url, api_key=where.api_key)
-
-    async def ask(text):
-        told = [{"role": "user", "content": text}]
-        answer = await client.chat.completions.create(model="m", messages=told)
-        return answer.choices[0].message.content
-
-    return ask
+def openai_client(where):
+    return openai.AsyncOpenAI(base_url=where.openai_url, api_key=where.api_key)
 
 
-def ask_responses(where):
-    client = openai.AsyncOpenAI(base_url=where.openai_url, api_key=where.api_key)
-
-    async def ask(text):
-        return (await client.responses.create(model="m", input=text)).output_text
-
-    return ask
+def anthropic_client(where):
+    return anthropic.AsyncAnthropic(base_url=where.anthropic_url, api_key=where.api_key)
 
 
-def ask_messages(where):
-    client = anthropic.AsyncAnthropic(base_url=where.anthropic_url, api_key=where.api_key)
-
-    async def ask(text):
-        told = [{"role": "user", "content": text}]
-        async with client.messages.stream(model="m", max_tokens=9, messages=told) as stream:
-            return (await stream.get_final_message()).content[0].text
-
-    return ask
+async def ask_chat(client, text):
+    told = [{"role": "user", "content": text}]
+    answer = await client.chat.completions.create(model="m", messages=told)
+    return answer.choices[0].message.content
 
 
-ASKERS = (ask_chat, ask_responses, ask_messages)
+async def ask_responses(client, text):
+    return (await client.responses.create(model="m", input=text)).output_text
+
+
+async def ask_messages(client, text):
+    told = [{"role": "user", "content": text}]
+    async with client.messages.stream(model="m", max_tokens=9, messages=told) as stream:
+        return (await stream.get_final_message()).content[0].text
+
+
+DIALECTS = (
+    (openai_client, ask_chat),
+    (openai_client, ask_responses),
+    (anthropic_client, ask_messages),
+)

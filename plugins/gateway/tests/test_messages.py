@@ -58,6 +58,10 @@ def test_tool_loop_comes_back_as_one_turn(world):
     _, assistant, *tools = opened.sent()["messages"]
     assert assistant == opened.rollout.calls[0].answer
     assert [(t["role"], t["content"]) for t in tools] == [("tool", "1"), ("tool", "2")]
+    assert [(call.continues, call.findings) for call in opened.rollout.calls] == [
+        (None, []),
+        (0, []),
+    ]
 
 
 def test_tool_results_come_before_what_else_the_user_says(world):

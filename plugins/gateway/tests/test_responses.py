@@ -56,6 +56,10 @@ def test_tool_loop_comes_back_as_one_turn(world):
     assert assistant == opened.rollout.calls[0].answer
     assert [tool["content"] for tool in tools] == ['{"a": 1}!', '{"a":2}!']
     assert [tool["tool_call_id"] for tool in tools] == [c["id"] for c in assistant["tool_calls"]]
+    assert [(call.continues, call.findings) for call in opened.rollout.calls] == [
+        (None, []),
+        (0, []),
+    ]
 
 
 @pytest.mark.parametrize(

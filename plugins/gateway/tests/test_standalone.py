@@ -49,15 +49,17 @@ def test_upstream_is_answered_for_and_recorded(tmp_path):
         arguments = ("--upstream", policy.base_url, "--record", str(record))
         with served(*arguments, OSMOSIS_API_KEY="sk-up") as (said, _):
             routing = {"x-rollout-id": "r-7", "x-sample-id": "critic"}
-            ask = client_of(said).chat.completions.create
-            assert ask(model="big", messages=ASK).choices[0].message.content == "one"
-            chunks = ask(model="big", messages=ASK, stream=True, extra_headers=routing)
-            assert "".join(c.choices[0].delta.content or "" for c in chunks) == "two"
-            with pytest.raises(openai.BadRequestError, match="no"):
-                ask(model="big", messages=ASK)
+            with client_of(said) as client:
+                ask = client.chat.completions.create
+                assert ask(model="big", messages=ASK).choices[0].message.content == "one"
+                chunks = ask(model="big", messages=ASK, stream=True, extra_headers=routing)
+                assert "".join(c.choices[0].delta.content or "" for c in chunks) == "two"
+                with pytest.raises(openai.BadRequestError, match="no"):
+                    ask(model="big", messages=ASK)
     calls = [json.loads(line) for line in record.read_text().splitlines()]
-    assert [call["error"] is None for call in calls] == [True, True, False]
-    assert [call["model"] for call in calls] == ["big", "big", None]
+    assert ["error" in call for call in calls] == [False, False, True]
+    assert [call["request"]["model"] for call in calls] == ["big"] * 3
+    assert calls[1]["answer"]["content"] == "two"
     assert (calls[1]["rollout_id"], calls[1]["sample_id"]) == ("r-7", "critic")
     assert "sk-up" not in record.read_text()
 
@@ -65,16 +67,17 @@ def test_upstream_is_answered_for_and_recorded(tmp_path):
 def test_model_of_the_command_line_comes_before_the_callers():
     with ScriptedPolicy("ok") as policy:
         with served("--upstream", policy.base_url, "--model", "fixed") as (said, _):
-            client = client_of(said)
-            client.chat.completions.create(model="other", messages=ASK)
-            assert [model.id for model in client.models.list()] == ["fixed"]
+            with client_of(said) as client:
+                client.chat.completions.create(model="other", messages=ASK)
+                assert [model.id for model in client.models.list()] == ["fixed"]
         assert policy.requests[0].body["model"] == "fixed"
 
 
 def test_registered_policy_speaks_anthropics_dialect():
     with served("--policy", "demo", OSMOSIS_GATEWAY_KEY="sk-mine") as (said, _):
-        client = anthropic.Anthropic(base_url=said["ANTHROPIC_BASE_URL"], api_key="sk-mine")
-        answer = client.messages.create(model="m", max_tokens=99, messages=ASK)
+        url = said["ANTHROPIC_BASE_URL"]
+        with anthropic.Anthropic(base_url=url, api_key="sk-mine") as client:
+            answer = client.messages.create(model="m", max_tokens=99, messages=ASK)
         assert "5" in answer.content[0].text
         assert said.keys() == {"OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"}
         other = httpx2.post(f"{said['OPENAI_BASE_URL']}/chat/completions", json={})
