@@ -247,31 +247,30 @@ async def test_a_thousand_calls_of_a_hundred_rollouts_do_not_mix():
     def echo(request):
         return f"{request.rollout_id} {request.body['messages'][-1]['content']}"
 
-    with ScriptedPolicy(echo) as policy:
-        await asyncio.gather(*(crowd_member(policy, f"r{i}", i % 3) for i in range(100)))
+    async with (
+        openai.AsyncOpenAI(api_key="-") as ours,
+        anthropic.AsyncAnthropic(api_key="-") as its,
+    ):
+        asks = (ours, ask_chat), (ours, ask_responses), (its, ask_messages)
+        with ScriptedPolicy(echo) as policy:
+            await asyncio.gather(*(crowd_member(policy, f"r{i}", *asks[i % 3]) for i in range(100)))
     assert len(policy.requests) == 1000
     for request in policy.requests:
         assert request.body["messages"][-1]["content"].startswith(f"{request.rollout_id}:")
         assert request.sample_id == request.rollout_id
 
 
-async def crowd_member(policy, name, dialect):
+async def crowd_member(policy, name, client, ask):
     with policy.rollout(name) as rollout:
         async with Gateway() as gateway:
-            where, (client_of, ask) = gateway.endpoint(name), DIALECTS[dialect]
+            where = gateway.endpoint(name)
+            is_openai = isinstance(client, openai.AsyncOpenAI)
+            url = where.openai_url if is_openai else where.anthropic_url
+            own = client.with_options(base_url=url, api_key=where.api_key)
             said = [f"{name}:{i}" for i in range(10)]
-            async with client_of(where) as client:
-                answers = await asyncio.gather(*(ask(client, text) for text in said))
+            answers = await asyncio.gather(*(ask(own, text) for text in said))
             assert answers == [f"{name} {text}" for text in said]
         assert sorted(call.messages[-1]["content"] for call in rollout.calls) == sorted(said)
-
-
-def openai_client(where):
-    return openai.AsyncOpenAI(base_url=where.openai_url, api_key=where.api_key)
-
-
-def anthropic_client(where):
-    return anthropic.AsyncAnthropic(base_url=where.anthropic_url, api_key=where.api_key)
 
 
 async def ask_chat(client, text):
@@ -288,10 +287,3 @@ async def ask_messages(client, text):
     told = [{"role": "user", "content": text}]
     async with client.messages.stream(model="m", max_tokens=9, messages=told) as stream:
         return (await stream.get_final_message()).content[0].text
-
-
-DIALECTS = (
-    (openai_client, ask_chat),
-    (openai_client, ask_responses),
-    (anthropic_client, ask_messages),
-)

@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -12,11 +13,12 @@ import openai
 import pytest
 from starlette.testclient import TestClient
 
-from osmosis_core import RolloutContext
+from osmosis_core import ConfigError, RolloutContext
 from osmosis_core.cli import main
 from osmosis_core.hookspecs import PolicyEndpoint
 from osmosis_core.testing import ScriptedPolicy, Status
 from osmosis_gateway import Caller, by_headers, create_app
+from osmosis_gateway.serving import listen
 from osmosis_gateway.standalone import standalone_app
 
 OSMOSIS = Path(sys.executable).with_name("osmosis")
@@ -154,6 +156,18 @@ def test_environment_leaks_no_key_to_an_upstream_without_one(monkeypatch):
             body = {"model": "m", "messages": ASK}
             client.post("/v1/chat/completions", json=body, headers={"x-api-key": "k"})
         assert "authorization" not in policy.requests[0].headers
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_answers_are_not_held_back_by_nagles_algorithm(host):
+    with listen(host, 0, allow_remote=False) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
+
+
+def test_port_that_is_taken_is_a_config_error():
+    with listen("127.0.0.1", 0, allow_remote=False) as listener:
+        with pytest.raises(ConfigError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address"):
+            listen("127.0.0.1", listener.getsockname()[1], allow_remote=False)
 
 
 def test_finding_the_plugin_imports_no_web_server():
