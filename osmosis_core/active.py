@@ -16,6 +16,7 @@ from osmosis_core.sample_ids import MAIN_SAMPLE, sample_key
 
 if TYPE_CHECKING:
     from osmosis_core.context import RolloutContext
+    from osmosis_core.types import PolicyCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Scope:
 
     sample_id: str = MAIN_SAMPLE
     trainable: bool = True
+    parent: str | None = None
+    """Sample of the agent that started this one, where an adapter knows it better than we do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class _Frame:
 
 _DEFAULT_SCOPE = Scope()
 _frame: ContextVar[_Frame | None] = ContextVar("osmosis_rollout", default=None)
+_last_call: ContextVar[PolicyCall | None] = ContextVar("osmosis_last_call", default=None)
 
 
 def enter(context: RolloutContext) -> None:
@@ -92,9 +96,20 @@ def no_rollout() -> Generator[None]:
 
 @contextmanager
 def _framed(context: RolloutContext | None, scope: Scope) -> Generator[None]:
-    frame = _Frame(context, scope, _frame.get(), is_scope=True)
+    frame, last = _Frame(context, scope, _frame.get(), is_scope=True), _last_call.get()
     _frame.set(frame)
     try:
         yield
     finally:
         _restore(frame)
+        _last_call.set(last)
+
+
+def last_call() -> PolicyCall | None:
+    """The latest policy call made in this context, or in the one that started it."""
+    return _last_call.get()
+
+
+def set_last_call(call: PolicyCall | None) -> None:
+    """Say which call's answer is being acted on from here on in this context."""
+    _last_call.set(call)

@@ -1,25 +1,18 @@
 """What a place to run rollouts must do, and the limiter that caps how many run at once."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterable
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Literal
 
-from osmosis_core.errors import BackendError
+from osmosis_core.errors import BackendError, ConfigError
 from osmosis_core.types import ExecutionRequest, ExecutionResult, RolloutStatus
 
 type CancelDisposition = Literal["cancelled_queued", "cancelled_running", "not_found"]
 """What a cancel found (protocol.md 1.5)."""
 
-
-class ResultCallback(Protocol):
-    """Awaited with each result of a rollout."""
-
-    def __call__(self, result: ExecutionResult, /) -> Awaitable[None]:
-        """Take a result."""
-        ...
+type ResultCallback = Callable[[ExecutionResult], Awaitable[None]]
+"""Awaited with each result of a rollout."""
 
 
 class ExecutionBackend(ABC):
@@ -98,12 +91,12 @@ class ConcurrencyLimiter:
     """Caps how many rollouts run at once, first come first served; None means unlimited.
 
     Raises:
-        ValueError: the cap is less than 1.
+        ConfigError: the cap is less than 1.
     """
 
     def __init__(self, max_concurrent: int | None = None) -> None:
         if max_concurrent is not None and max_concurrent < 1:
-            raise ValueError(f"max_concurrent is {max_concurrent!r}; give 1 or more, or None")
+            raise ConfigError(f"max_concurrent is {max_concurrent!r}; give 1 or more, or None")
         self.max_concurrent = max_concurrent
         self.running = 0
         self.queued = 0

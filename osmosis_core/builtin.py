@@ -1,36 +1,21 @@
 """What the kernel itself offers, through the same hooks as every plugin."""
 
-from __future__ import annotations
-
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 
-from osmosis_core.backend import ExecutionBackend
-from osmosis_core.hookspecs import (
-    BackendFactory,
-    PolicyEndpoint,
-    PolicyFactory,
-    Register,
-    hookimpl,
-)
+from osmosis_core.backends.local import LocalBackend
+from osmosis_core.hookspecs import BackendFactory, PolicyEndpoint, PolicyFactory, Register, hookimpl
 
 
 @hookimpl
 def osmosis_register_backends(register: Register[BackendFactory]) -> None:
     """The in-process backend."""
-    register("local", _local)
+    register("local", LocalBackend)
 
 
 @hookimpl
 def osmosis_register_policies(register: Register[PolicyFactory]) -> None:
     """The embedded policy that needs no key."""
     register("demo", _demo)
-
-
-def _local(**options: Any) -> ExecutionBackend:
-    from osmosis_core.backends.local import LocalBackend
-
-    return LocalBackend(**options)
 
 
 def _demo() -> AbstractAsyncContextManager[PolicyEndpoint]:

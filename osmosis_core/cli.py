@@ -1,7 +1,5 @@
 """`osmosis`, `osmosis plugins` and `osmosis validate`; every other command comes from a plugin."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -17,45 +15,33 @@ import click
 from osmosis_core.errors import OsmosisError, one_line
 from osmosis_core.plugins import get_plugins
 
-_PLATFORM = {
-    "login": "login",
-    "logout": "login",
-    "train": "train submit",
-    "deploy": "deployments",
-}
+_PLATFORM = ("login", "logout", "train", "deploy")
 
 
 class RootGroup(click.Group):
-    """The root command: plugins add to it before it is first asked for a command."""
+    """The root command; the commands of plugins join it when it is first used."""
 
     _complete = False
 
-    def _load(self) -> None:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, with all commands there."""
         if not self._complete:
             self._complete = True
             with reserved_stdout():  # what plugins print is not the answer
                 get_plugins().add_commands(self)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands, those of plugins included."""
-        self._load()
-        return super().list_commands(ctx)
+        return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A command, or a usage error that says where it went or what is near."""
-        self._load()
         command = super().get_command(ctx, cmd_name)
-        if command is None:
-            raise click.UsageError(self._unknown(cmd_name))
-        return command
-
-    def _unknown(self, name: str) -> str:
-        if name in _PLATFORM:
-            return (
-                f"`osmosis {name}` belongs to the hosted platform and is not here; `osmosis "
+        if command is None and cmd_name in _PLATFORM:
+            raise click.UsageError(
+                f"`osmosis {cmd_name}` belongs to the hosted platform and is not here; `osmosis "
                 "validate TARGET` runs what a submit would check"
             )
-        return get_plugins().missing_command(name, self.commands)
+        if command is None:
+            raise click.UsageError(get_plugins().missing_command(cmd_name, self.commands))
+        return command
 
 
 @click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -64,30 +50,41 @@ def cli() -> None:
     """Rollouts for reinforcement learning on LLM agents."""
 
 
-@cli.command()
+@cli.group(invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @click.option(
     "--strict", is_flag=True, help="Exit 1 when a plugin failed or a name is taken twice."
 )
-def plugins(as_json: bool, strict: bool) -> None:
+@click.pass_context
+def plugins(ctx: click.Context, as_json: bool, strict: bool) -> None:
     """List plugins: what they offer, and why one did not load."""
+    if ctx.invoked_subcommand:
+        return
     found = get_plugins()
     if as_json:
         listed = {"plugins": [asdict(r) for r in found.records], "conflicts": found.conflicts}
         click.echo(json.dumps(listed, indent=2))
     else:
         for record in found.records:
-            offers = "; ".join(f"{k}: {', '.join(v)}" for k, v in record.offers.items())
             origin = f"{record.distribution} {record.version}"
-            click.echo(
-                f"{record.name:<14} {origin:<26} {record.status:<9} {offers or record.error or ''}"
-            )
-            if record.error and offers:
-                click.echo(f"{'':<14} {record.error}")
+            details = [f"{kind}: {', '.join(names)}" for kind, names in record.offers.items()]
+            if record.error:
+                details = [record.error]
+            click.echo(f"{record.name:<14} {origin:<26} {record.status:<9} {'; '.join(details)}")
         for conflict in found.conflicts:
             click.echo(conflict, err=True)
     if strict and (found.conflicts or any(r.status == "failed" for r in found.records)):
         raise SystemExit(1)
+
+
+@plugins.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+def check(name: str, as_json: bool) -> None:
+    """Hold a framework plugin to the conformance suite: what it can do, and what is wrong."""
+    from osmosis_core.testing.adapter_conformance.report import check_framework
+
+    raise SystemExit(check_framework(name, as_json=as_json))
 
 
 @cli.command()
@@ -117,9 +114,8 @@ def validate(target: str | None, option: str | None, as_json: bool) -> None:
             for issue in issues:
                 click.echo(f"{level}: {one_line(issue.message)} [{issue.code}]", err=True)
         if result.valid:
-            click.echo(
-                f"ok: {result.name}: workflow {result.workflow}, grader {result.grader or 'none'}"
-            )
+            grader = result.grader or "none"
+            click.echo(f"ok: {result.name}: workflow {result.workflow}, grader {grader}")
     if not result.valid:
         raise SystemExit(2)
 
@@ -158,7 +154,7 @@ def _leave(code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     others = set(threading.enumerate()) - {threading.current_thread()}
-    if any(not thread.daemon for thread in others):
+    if not all(thread.daemon for thread in others):
         os._exit(code)
     sys.exit(code)
 
@@ -167,32 +163,29 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line; every error of ours is one line on stderr and an exit code."""
     sys.stdout = sys.stdout or io.StringIO()
     sys.stderr = sys.stderr or io.StringIO()
-    code = 0
     try:
         code = cli.main(arguments, prog_name="osmosis", standalone_mode=False)
-    except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "osmosis"
-        code = _say(f"{error.format_message()} (see {command} --help)", error.exit_code)
-    except click.ClickException as error:
-        code = _say(error.format_message(), error.exit_code)
-    except OsmosisError as error:
-        click.echo(getattr(error, "user_traceback", ""), err=True, nl=False)
-        code = _say(str(error), error.exit_code)
+    except SystemExit as error:
+        code = error.code
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         code = 130
     except BrokenPipeError:
         os._exit(1)
-    except OSError as error:
-        code = _say(str(error), 1)
-    except SystemExit as error:
-        code = error.code
+    except (click.ClickException, OsmosisError, OSError) as error:
+        click.echo(getattr(error, "user_traceback", ""), err=True, nl=False)
+        click.echo(f"error: {one_line(_explained(error))}", err=True)
+        code = getattr(error, "exit_code", 1)
     code = code if isinstance(code, int) else 0
     if arguments is None:
         _leave(code)
     sys.exit(code)
 
 
-def _say(message: str, code: int) -> int:
-    click.echo(f"error: {one_line(message)}", err=True)
-    return code
+def _explained(error: Exception) -> str:
+    if not isinstance(error, click.ClickException):
+        return str(error)
+    if not isinstance(error, click.UsageError):
+        return error.format_message()
+    command = error.ctx.command_path if error.ctx else "osmosis"
+    return f"{error.format_message()} (see {command} --help)"

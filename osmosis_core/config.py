@@ -1,7 +1,5 @@
 """Configuration objects that users write next to their workflow, and the retry settings."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -93,6 +91,9 @@ class WireOptions:
 
     stream: bool = True
     """Stream on the wire, whatever the framework asks for; False for plain answers."""
+    replay: bool = True
+    """Answers come back in later requests as they were generated (arguments text, reasoning) where
+    the framework's copy is equal but not identical; False sends its copy."""
     tee: bool = False
     """Give frameworks that stream the real deltas, at the price of their parsing each one."""
     capture: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -8,11 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
-from osmosis_core.active import enter, leave
+from osmosis_core.active import enter, last_call, leave
 from osmosis_core.config import RetryPolicy, WireOptions
 from osmosis_core.errors import SampleError, WorkflowError, boundary
+from osmosis_core.records import Message, PolicyCall
 from osmosis_core.sample_ids import encode_sample_id
-from osmosis_core.types import Message, PolicyCall, RolloutSample
+from osmosis_core.types import RolloutSample
 
 _DEFAULT_RETRY = RetryPolicy()
 _DEFAULT_WIRE = WireOptions()
@@ -34,22 +35,6 @@ class RolloutContext:
     `OSMOSIS_CHAT_COMPLETIONS_URL`, `OSMOSIS_API_KEY` and `OSMOSIS_ROLLOUT_ID`, which is how a
     container is told. It nests, as `with` or `async with`, and restores the outer one.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_agents",
-        "_calls",
-        "_lock",
-        "_names",
-        "_sources",
-        "api_key",
-        "chat_completions_url",
-        "deadline",
-        "model",
-        "retry",
-        "rollout_id",
-        "wire",
-    )
 
     def __init__(
         self,
@@ -224,11 +209,32 @@ class RolloutContext:
             sample.truncated = any(call.finish_reason == "length" for call in sample.calls)
         return samples
 
-    def begin_call(self, call: PolicyCall) -> None:
+    def begin_call(self, call: PolicyCall, parent: str | None = None) -> None:
         """Take a call into the record; the transport completes it."""
         with self._lock:
             call.index = len(self._calls)
+            call.started_by = self._started_by(call.sample_id, parent)
             self._calls.append(call)
+
+    def latest_tool_call(self, sample_id: str) -> PolicyCall | None:
+        """The latest call of a sample whose answer asks for tools."""
+        mine = (call for call in reversed(self._calls) if call.sample_id == sample_id)
+        return next((call for call in mine if call.has_tool_calls), None)
+
+    def _started_by(self, sample_id: str, parent: str | None) -> int | None:
+        """The innermost call still being acted on here, unless it is the agent's own."""
+        call, found = last_call(), None
+        if parent is not None:
+            call = self.latest_tool_call(parent)
+        elif call is not None and self._calls[call.index : call.index + 1] != [call]:
+            return None
+        while call is not None:
+            if call.sample_id == sample_id:
+                return call.started_by
+            if found is None and call.has_tool_calls:
+                found = call.index
+            call = None if call.started_by is None else self._calls[call.started_by]
+        return found
 
 
 def _conversation(calls: list[PolicyCall]) -> list[Message]:

@@ -1,12 +1,12 @@
 """Find what an entrypoint offers: exactly one workflow, at most one grader and their configs."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect
 import sys
 import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -55,25 +55,22 @@ def load_entrypoint(target: str) -> Entrypoint:
     """
     module, attribute = load_target(target)
     if attribute:
-        workflow = _attribute(module, attribute, target)
-        _check_class(repr(target), workflow, AgentWorkflow)
+        named = _attribute(module, attribute, target)
+        workflow = _concrete(repr(target), named, AgentWorkflow)
     else:
         workflow = _only_class(module, AgentWorkflow, target)
-        if workflow is None:
-            raise ConfigError(
-                f"no concrete AgentWorkflow subclass in {target!r}{_abstract_ones(module)}; "
-                "define one with async run(), or name it: module:attr"
-            )
-    return Entrypoint(
-        target,
-        module,
-        Program(
-            workflow,
-            _only_instance(module, AgentWorkflowConfig, target),
-            _only_class(module, Grader, target),
-            _only_instance(module, GraderConfig, target),
-        ),
+    if workflow is None:
+        raise ConfigError(
+            f"no concrete AgentWorkflow subclass in {target!r}{_abstract_ones(module)}; "
+            "define one with async run(), or name it: module:attr"
+        )
+    program = Program(
+        workflow,
+        _only_instance(module, AgentWorkflowConfig, target),
+        _only_class(module, Grader, target),
+        _only_instance(module, GraderConfig, target),
     )
+    return Entrypoint(target, module, program)
 
 
 def load_target(target: str) -> tuple[ModuleType, str]:
@@ -90,29 +87,26 @@ def _names_attribute(target: str) -> bool:
 
 def _import_module(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
-        raise ConfigError(
-            f"{name!r} is neither a module nor a file; give module, module:attr or a path"
-        )
+        known = "give module, module:attr or a path"
+        raise ConfigError(f"{name!r} is neither a module nor a file; {known}")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(error.name + ".")):
-            file = Path(*name.split("."))
-            hint = f"; did you mean {file}.py?" if file.with_suffix(".py").exists() else ""
-            raise ConfigError(f"no module {name!r} on the path or in {Path.cwd()}{hint}") from error
-        raise _user_code_error(name, error) from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # boundary: user code raises anything
-        raise _user_code_error(name, error) from error
+        with _user_code(name):
+            return importlib.import_module(name)
+    except UserCodeError as error:
+        cause = error.__cause__
+        if not (isinstance(cause, ModuleNotFoundError) and f"{name}.".startswith(f"{cause.name}.")):
+            raise
+        file = Path(*name.split(".")).with_suffix(".py")
+        hint = f"; did you mean {file}?" if file.exists() else ""
+        raise ConfigError(f"no module {name!r} on the path or in {Path.cwd()}{hint}") from cause
 
 
 def _import_file(path: Path) -> ModuleType:
     file = path.resolve()
     if not file.is_file():
-        known = [p.name for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
+        known = (neighbour.name for neighbour in file.parent.glob("*.py"))
         raise ConfigError(f"no file {str(path)!r}{nearest(file.name, known)}")
     root, parts = file.parent, [file.stem]
     while (root / "__init__.py").exists():
@@ -136,24 +130,28 @@ def _execute_file(file: Path, name: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{str(file)!r} is not a Python file; give a path that ends in .py")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # boundary: user code raises anything
-        del sys.modules[name]
-        raise _user_code_error(file.name, error) from error
+    with _user_code(file.name):
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
     return module
 
 
-def _user_code_error(target: str, error: BaseException) -> UserCodeError:
-    tb = error.__traceback__
-    while tb is not None and _is_ours(tb.tb_frame.f_code.co_filename):
-        tb = tb.tb_next
-    text = "".join(traceback.format_exception(type(error), error, tb))
-    return UserCodeError(
-        f"{target!r} cannot be imported: {type(error).__name__}: {describe(error)}", text
-    )
+@contextmanager
+def _user_code(target: str) -> Generator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # boundary: user code raises anything
+        tb = error.__traceback__
+        while tb is not None and _is_ours(tb.tb_frame.f_code.co_filename):
+            tb = tb.tb_next
+        text = "".join(traceback.format_exception(type(error), error, tb))
+        what = f"{type(error).__name__}: {describe(error)}"
+        raise UserCodeError(f"{target!r} cannot be imported: {what}", text) from error
 
 
 def _is_ours(filename: str) -> bool:
@@ -167,31 +165,27 @@ def load_program(
     grader_config: object = None,
 ) -> Program:
     """Resolve a backend's arguments, each an object or `"module:attr"`, and check their kinds."""
-    program: Any = Program(
-        _resolve("workflow", workflow),
-        _resolve("workflow_config", workflow_config),
-        _resolve("grader", grader),
-        _resolve("grader_config", grader_config),
+    return Program(
+        _concrete("workflow", _resolved("workflow", workflow), AgentWorkflow),
+        _instance("workflow_config", workflow_config, AgentWorkflowConfig),
+        None if grader is None else _concrete("grader", _resolved("grader", grader), Grader),
+        _instance("grader_config", grader_config, GraderConfig),
     )
-    _check_class("workflow", program.workflow, AgentWorkflow)
-    if program.grader is not None:
-        _check_class("grader", program.grader, Grader)
-    for name, config, kind in (
-        ("workflow_config", program.workflow_config, AgentWorkflowConfig),
-        ("grader_config", program.grader_config, GraderConfig),
-    ):
-        if config is not None and not isinstance(config, kind):
-            raise ConfigError(f"{name} is {_what(config)}; give an instance of {kind.__name__}")
-    return program
 
 
-def _resolve(name: str, value: Any) -> Any:
+def _resolved(name: str, value: object) -> object:
     if not isinstance(value, str):
         return value
     if not _names_attribute(value):
         raise ConfigError(f"{name}={value!r} is not an import path; write 'module:attr'")
-    module, attribute = load_target(value)
-    return _attribute(module, attribute, value)
+    return _attribute(*load_target(value), value)
+
+
+def _instance[T](name: str, value: object, kind: type[T]) -> T | None:
+    config = _resolved(name, value)
+    if config is None or isinstance(config, kind):
+        return config
+    raise ConfigError(f"{name} is {_what(config)}; give an instance of {kind.__name__}")
 
 
 def _attribute(module: ModuleType, attribute: str, target: str) -> Any:
@@ -201,24 +195,23 @@ def _attribute(module: ModuleType, attribute: str, target: str) -> Any:
     return getattr(module, attribute)
 
 
-def _check_class(name: str, value: object, base: type) -> None:
-    if _is_concrete(value, base):
-        return
+def _concrete[T](name: str, value: object, base: type[T]) -> type[T]:
     if isinstance(value, type) and issubclass(value, base):
-        missing = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
-        raise ConfigError(f"{name} {value.__name__} is abstract; implement {missing}")
+        if missing := ", ".join(sorted(getattr(value, "__abstractmethods__", ()))):
+            raise ConfigError(f"{name} {value.__name__} is abstract; implement {missing}")
+        return value
     hint = "pass the class, not an instance" if isinstance(value, base) else "give a subclass"
     raise ConfigError(f"{name} is {_what(value)}; {hint} of {base.__name__}")
 
 
-def _is_concrete(value: object, base: type) -> bool:
-    return isinstance(value, type) and issubclass(value, base) and not inspect.isabstract(value)
-
-
-def _only_class(module: ModuleType, base: type, target: str) -> Any:
-    found = {v: k for k, v in vars(module).items() if _is_concrete(v, base)}
-    own = {v: k for v, k in found.items() if v.__module__ == module.__name__}
-    return _only(own or found, f"{base.__name__} subclass", target)
+def _only_class[T](module: ModuleType, base: type[T], target: str) -> type[T] | None:
+    found = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, base) and not inspect.isabstract(value)
+    }
+    own = {name: value for name, value in found.items() if value.__module__ == module.__name__}
+    return _only(own or found, f"{base.__name__} subclasses", target)
 
 
 def _abstract_ones(module: ModuleType) -> str:
@@ -227,21 +220,18 @@ def _abstract_ones(module: ModuleType) -> str:
     return f" ({', '.join(own)} has no run())" if own else ""
 
 
-def _only_instance(module: ModuleType, base: type, target: str) -> Any:
-    found = {id(v): (k, v) for k, v in vars(module).items() if isinstance(v, base)}
-    key = _only({i: k for i, (k, _) in found.items()}, f"{base.__name__} instance", target)
-    return None if key is None else found[key][1]
+def _only_instance[T](module: ModuleType, base: type[T], target: str) -> T | None:
+    found = {name: value for name, value in vars(module).items() if isinstance(value, base)}
+    return _only(found, f"{base.__name__} instances", target)
 
 
-def _only(found: dict[Any, str], what: str, target: str) -> Any:
-    if len(found) > 1:
-        names = ", ".join(sorted(found.values()))
-        plural = f"{what}es" if what.endswith("s") else f"{what}s"
-        raise ConfigError(
-            f"several {plural} in {target!r}: {names}; keep one, or name it: module:attr"
-        )
-    return next(iter(found), None)
+def _only[T](found: dict[str, T], what: str, target: str) -> T | None:
+    unique = {id(value): name for name, value in found.items()}
+    if len(unique) > 1:
+        names = ", ".join(sorted(unique.values()))
+        raise ConfigError(f"several {what} in {target!r}: {names}; keep one or name module:attr")
+    return next(iter(found.values()), None)
 
 
-def _what(value: object) -> str:
+def _what(value: Any) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else repr(value)

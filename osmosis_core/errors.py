@@ -12,8 +12,6 @@
 User and plugin code raises whatever it likes; only `boundary()` classifies.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -106,8 +104,7 @@ def categorize(error: BaseException) -> RolloutErrorCategory:
             return link.category
         if failed_call(link) is not None:
             return RolloutErrorCategory.HTTP_ERROR
-    if isinstance(error, BaseExceptionGroup):
-        members: list[BaseException] = list(error.exceptions)  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType]
+    if members := _members(error):
         return categorize(members[0])
     if isinstance(error, TimeoutError):
         return RolloutErrorCategory.TIMEOUT
@@ -133,11 +130,14 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(link))
         yield link
         links.append(link.__cause__ or (None if link.__suppress_context__ else link.__context__))
-        if isinstance(link, BaseExceptionGroup):
-            links += link.exceptions  # pyright: ignore[reportUnknownMemberType]
+        links += _members(link)
 
 
-def is_cancelling() -> bool:
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    return error.exceptions if isinstance(error, BaseExceptionGroup) else ()  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+
+
+def _is_cancelling() -> bool:
     """True when the running task was asked to stop, or there is none."""
     try:
         task = asyncio.current_task()
@@ -159,7 +159,7 @@ def boundary(kind: type[RolloutError]) -> Generator[None]:
     except SystemExit as error:
         raise kind(f"called sys.exit({error.code!r})") from error
     except asyncio.CancelledError as error:
-        if is_cancelling():
+        if _is_cancelling():
             raise
         raise kind("raised CancelledError: something that it awaited was cancelled") from error
     except (KeyboardInterrupt, GeneratorExit):
@@ -173,8 +173,7 @@ def describe(error: BaseException) -> str:
     call = next((call for call in map(failed_call, _causes(error)) if call is not None), None)
     if call is not None:
         return str(getattr(call, "error", None) or call)
-    if isinstance(error, BaseExceptionGroup):
-        members: list[BaseException] = list(error.exceptions)  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType]
+    if members := _members(error):
         return "; ".join(dict.fromkeys(map(describe, members)))
     if isinstance(error, ValidationError):
         issues = error.errors(include_url=False, include_input=False)
@@ -186,9 +185,10 @@ def describe(error: BaseException) -> str:
         return type(error).__name__
 
 
-def one_line(text: str) -> str:
-    """The text on one line."""
-    return " ".join(text.split())
+def one_line(text: str, limit: int | None = None) -> str:
+    """The text on one line, cut to `limit` characters."""
+    text = " ".join(text.split())
+    return text if limit is None or len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -1,7 +1,5 @@
 """Run one workflow, run one grader: the same in a process, a container or a Ray worker."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import time
@@ -9,7 +7,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import Any
+
+from pydantic import ValidationError
 
 from osmosis_core.active import get_rollout_context, no_rollout
 from osmosis_core.config import AgentWorkflowConfig, GraderConfig
@@ -21,7 +21,6 @@ from osmosis_core.types import (
     AgentWorkflowOutput,
     ExecutionRequest,
     ExecutionResult,
-    Message,
     RolloutErrorCategory,
     RolloutSample,
     RolloutStatus,
@@ -121,7 +120,11 @@ async def run_workflow(
                 samples = _with_output(await context.get_samples(), output)
         result = ExecutionResult(RolloutStatus.SUCCESS, samples)
     except RolloutError as error:
-        result = failed(error, await _salvage(context))
+        samples = {}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SALVAGE_SEC):
+                samples = await context.get_samples(skip_failing=True)
+        result = failed(error, samples)
     for sample in result.samples.values():
         sample.label = request.label
     extra: dict[str, Any] = {
@@ -139,21 +142,15 @@ async def _call_workflow(
         copy.deepcopy(request.prompt), config, copy.deepcopy(request.metadata), artifacts_dir
     )
     returned = await program.workflow(config).run(ctx)
-    if returned is None:
-        return AgentWorkflowOutput()
-    if _is_messages(returned):
-        return AgentWorkflowOutput(messages=returned)
     if isinstance(returned, AgentWorkflowOutput):
         return AgentWorkflowOutput.model_validate(returned.model_dump())
-    raise TypeError(
-        f"{program.workflow.__name__}.run() returned {type(returned).__name__}; return None, a "
-        "list of messages, or AgentWorkflowOutput"
-    )
-
-
-def _is_messages(value: object) -> TypeGuard[list[Message]]:
-    is_list = isinstance(value, list)
-    return is_list and all(isinstance(item, dict) for item in cast("list[object]", value))
+    try:
+        return AgentWorkflowOutput(messages=returned)
+    except ValidationError as error:
+        raise TypeError(
+            f"{program.workflow.__name__}.run() returned {type(returned).__name__}; return None, a "
+            "list of messages, or AgentWorkflowOutput"
+        ) from error
 
 
 def _with_output(
@@ -168,14 +165,6 @@ def _with_output(
         sample.messages = output.messages
     sample.metrics.update(output.metrics)
     return samples
-
-
-async def _salvage(context: RolloutContext) -> dict[str, RolloutSample]:
-    try:
-        async with asyncio.timeout(_SALVAGE_SEC):
-            return await context.get_samples(skip_failing=True)
-    except TimeoutError:
-        return {}
 
 
 def grading_refusal(

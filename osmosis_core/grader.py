@@ -1,7 +1,5 @@
 """What users subclass to score samples, and what it is given."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -9,13 +7,13 @@ from typing import Any, SupportsFloat
 
 from osmosis_core.errors import SampleError
 from osmosis_core.types import RolloutSample
-from osmosis_core.workflow import ArtifactsDir
+from osmosis_core.workflow import PhaseContext
 
 
-class GraderContext:
+class GraderContext(PhaseContext):
     """What `Grader.grade()` is given: the samples, and the label that no workflow sees."""
 
-    __slots__ = ("_artifacts", "label", "metadata", "project_path", "samples")
+    __slots__ = ("label", "project_path", "samples")
 
     def __init__(
         self,
@@ -25,18 +23,12 @@ class GraderContext:
         project_path: str | None = None,
         artifacts_dir: Path | None = None,
     ) -> None:
+        super().__init__(metadata, artifacts_dir)
         self.label = label
         """The row's reference answer."""
         self.samples = samples if samples is not None else {}
         """By sample id."""
-        self.metadata = metadata
         self.project_path = project_path
-        self._artifacts = ArtifactsDir(artifacts_dir)
-
-    @property
-    def artifacts_dir(self) -> Path | None:
-        """The directory that the workflow wrote to; None without a place."""
-        return self._artifacts.open()
 
     def get_samples(self) -> dict[str, RolloutSample]:
         """The samples by id."""
@@ -51,9 +43,8 @@ class GraderContext:
         """
         if len(self.samples) != 1:
             there = ", ".join(self.samples) or "none"
-            raise SampleError(
-                f"ctx.sample needs exactly one sample; there is {there}; use ctx.samples"
-            )
+            text = f"ctx.sample needs exactly one sample; there is {there}; use ctx.samples"
+            raise SampleError(text)
         return next(iter(self.samples.values()))
 
     def set_reward(self, reward: SupportsFloat) -> None:
@@ -80,9 +71,8 @@ def _finite(reward: SupportsFloat, sample_id: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(
-            f"reward of sample {sample_id!r} is {reward!r}; give a finite number, or none at all"
-        )
+        wanted = "give a finite number, or none at all"
+        raise ValueError(f"reward of sample {sample_id!r} is {reward!r}; {wanted}")
     return number
 
 
@@ -95,4 +85,3 @@ class Grader(ABC):
     @abstractmethod
     async def grade(self, ctx: GraderContext) -> Any:
         """Call `ctx.set_sample_reward()` for every sample, or set `sample.remove_sample`."""
-        raise NotImplementedError

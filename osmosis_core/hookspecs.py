@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import pluggy
 
@@ -58,31 +58,16 @@ class PolicyEndpoint:
     """Model name on the wire; None means `osmosis-rollout`."""
 
 
-class BackendFactory(Protocol):
-    """Builds a backend; keyword arguments are those of LocalBackend plus the backend's own."""
-
-    def __call__(self, **options: Any) -> ExecutionBackend:
-        """Build it."""
-        ...
-
+type BackendFactory = Callable[..., ExecutionBackend]
+"""Builds a backend; keyword arguments are those of LocalBackend plus the backend's own."""
 
 type PolicyFactory = Callable[[], AbstractAsyncContextManager[PolicyEndpoint]]
 
+type Register[T] = Callable[[str, T], None]
+"""What a declaring hook is given: call it with a name, once for each thing you offer."""
 
-class Register[T](Protocol):
-    """What a declaring hook is given: call it once for each thing you offer."""
-
-    def __call__(self, name: str, offer: T) -> None:
-        """Offer one thing."""
-        ...
-
-
-class RegisterFramework(Protocol):
-    """What `osmosis_register_frameworks` is given."""
-
-    def __call__(self, framework: Framework) -> None:
-        """Offer one framework."""
-        ...
+type RegisterFramework = Callable[[Framework], None]
+"""What `osmosis_register_frameworks` is given."""
 
 
 @hookspec
@@ -114,8 +99,8 @@ def osmosis_register_policies(register: Register[PolicyFactory]) -> None:
 def osmosis_register_commands(cli: click.Group) -> None:
     """Add commands to `osmosis`; import what a command needs inside the command.
 
-    :param cli: the root group; a name that is taken stays with its first owner, and `osmosis
-        plugins` lists the conflict.
+    :param cli: an empty group whose commands join the root's; a name that is taken stays with
+        its first owner, and `osmosis plugins` lists the conflict.
     """
 
 

@@ -1,10 +1,10 @@
 """What plugins offer by kind and name, who offers it, and the answer when it is not there."""
 
-from __future__ import annotations
-
+import email.message
+import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from osmosis_core.errors import PluginError, nearest
 
@@ -25,6 +25,11 @@ class PluginRecord:
     offers: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """Names offered, by kind: backend, framework, policy, command."""
     error: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Its entry point, as it is written in a project's metadata."""
+        return f"{self.name}={self.module}"
 
     @property
     def owner(self) -> str:
@@ -50,62 +55,54 @@ class Offers:
 
     def forget(self, record: PluginRecord) -> None:
         """Drop what a plugin offered before it failed."""
-        for key, offers in list(self._offers.items()):
-            self._offers[key] = [offer for offer in offers if offer[0] is not record]
-            if not self._offers[key]:
-                del self._offers[key]
+        for offers in self._offers.values():
+            offers[:] = [offer for offer in offers if offer[0] is not record]
 
     @property
     def conflicts(self) -> list[str]:
         """One line for each name that several plugins offer."""
-        return [
-            _conflict(kind, name, [record for record, _ in offers])
-            for (kind, name), offers in self._offers.items()
-            if len(offers) > 1
-        ]
+        found = self._offers.items()
+        return [_conflict(*key, offers) for key, offers in found if len(offers) > 1]
 
     def names(self, kind: Kind) -> list[str]:
         """Sorted names of one kind."""
-        return sorted(name for k, name in self._offers if k == kind)
+        return sorted(name for (k, name), offers in self._offers.items() if k == kind and offers)
 
     def get(self, kind: Kind, name: str) -> Any:
         """The offer, or PluginError: two offer it, its plugin failed, or nobody has it."""
         offers = self._offers.get((kind, name), [])
-        if len(offers) == 1:
-            return offers[0][1]
-        if offers:
-            raise PluginError(_conflict(kind, name, [record for record, _ in offers]))
-        raise PluginError(self.missing(kind, name, self.names(kind)))
+        if not offers:
+            raise PluginError(self.missing(kind, name, self.names(kind)))
+        if len(offers) > 1:
+            raise PluginError(_conflict(kind, name, offers))
+        return offers[0][1]
 
     def missing(self, kind: Kind, name: str, known: list[str]) -> str:
         """Why nobody has it, and what to do about it."""
         asked = f"{kind} {name!r}"
-        for record in self._records:
-            if name == record.name or name in record.offers.get(kind, ()):
-                if record.status == "failed":
-                    return f"{asked}: its plugin {record.owner} failed to load: {record.error}"
-                if record.status == "disabled":
-                    return (
-                        f"{asked}: its plugin {record.owner} is disabled (OSMOSIS_DISABLED_PLUGINS)"
-                    )
+        owners = [r for r in self._records if name == r.name or name in r.offers.get(kind, ())]
+        for owner in owners:
+            whose = f"{asked}: its plugin {owner.owner}"
+            if owner.status == "failed":
+                return f"{whose} failed to load: {owner.error}"
+            if owner.status == "disabled":
+                return f"{whose} is disabled (OSMOSIS_DISABLED_PLUGINS)"
         there = f"no {asked}; there is {', '.join(known) or 'none'}"
         failed = [f"{r.name}: {r.error}" for r in self._records if r.status == "failed"]
         also = f"; plugins that failed to load: {', '.join(failed)}" if failed else ""
-        is_here = any(name == record.name for record in self._records)
-        if name in _extras() and not is_here:
+        if not owners and name in (kernel_metadata().get_all("Provides-Extra") or ()):
             return f"{there}; install it with: pip install '{DISTRIBUTION}[{name}]'{also}"
         return there + nearest(name, known) + also
 
 
-def _conflict(kind: str, name: str, owners: list[PluginRecord]) -> str:
-    both = " and ".join(owner.owner for owner in owners)
+def _conflict(kind: Kind, name: str, offers: list[tuple[PluginRecord, Any]]) -> str:
+    both = " and ".join(record.owner for record, _ in offers)
     return f"{kind} {name!r} is offered by {both}; disable one with OSMOSIS_DISABLED_PLUGINS"
 
 
-def _extras() -> list[str]:
-    import importlib.metadata
-
+def kernel_metadata() -> email.message.Message:
+    """The kernel's distribution metadata; empty when it runs without being installed."""
     try:
-        return importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
+        return cast("email.message.Message", importlib.metadata.metadata(DISTRIBUTION))
     except importlib.metadata.PackageNotFoundError:
-        return []
+        return email.message.Message()

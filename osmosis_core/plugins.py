@@ -7,17 +7,19 @@ import inspect
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import EntryPoint
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from osmosis_core import hookspecs
 from osmosis_core.errors import PluginError, describe, nearest, one_line
 from osmosis_core.hookspecs import API_VERSION, BackendFactory, Framework, PolicyFactory
-from osmosis_core.offers import DISTRIBUTION, Offers, PluginRecord
+from osmosis_core.offers import DISTRIBUTION, Offers, PluginRecord, kernel_metadata
 
 if TYPE_CHECKING:
     import click
@@ -29,25 +31,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HOOKS = frozenset(name for name in vars(hookspecs) if name.startswith("osmosis_"))
-_LISTENING = _HOOKS - {name for name in _HOOKS if name.startswith("osmosis_register_")}
-
-
-class EntryPoint(Protocol):
-    """The part of `importlib.metadata.EntryPoint` that is used here."""
-
-    @property
-    def name(self) -> str:
-        """The plugin's name."""
-        ...
-
-    @property
-    def value(self) -> str:
-        """The module that it names."""
-        ...
-
-    def load(self) -> Any:
-        """Import the module."""
-        ...
 
 
 class PluginManager:
@@ -59,8 +42,6 @@ class PluginManager:
         """Load everything; by default installed entry points less OSMOSIS_DISABLED_PLUGINS."""
         self.records: list[PluginRecord] = []
         self._offers = Offers(self.records)
-        self._modules: dict[str, ModuleType] = {}
-        self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {}
         self._logged: set[tuple[str, str]] = set()
         self._command_conflicts: list[str] = []
         self._pm = pluggy.PluginManager("osmosis_core")
@@ -71,13 +52,12 @@ class PluginManager:
     def _load_all(self, given: Iterable[EntryPoint] | None, disabled: set[str]) -> None:
         from osmosis_core import builtin
 
-        self._load(
-            PluginRecord("core", builtin.__name__, DISTRIBUTION, _version()), lambda: builtin
-        )
+        version = kernel_metadata()["Version"] or "?"
+        self._load(PluginRecord("core", builtin.__name__, DISTRIBUTION, version), lambda: builtin)
         group = hookspecs.ENTRY_POINT_GROUP
         found = importlib.metadata.entry_points(group=group) if given is None else given
         for entry_point in sorted(found, key=lambda e: (e.name, e.value)):
-            dist: Any = getattr(entry_point, "dist", None)
+            dist = entry_point.dist
             origin = (dist.name, dist.version) if dist is not None else ("?", "?")
             record = PluginRecord(entry_point.name, entry_point.value, *origin)
             if disabled & {entry_point.name, "*"}:
@@ -90,46 +70,43 @@ class PluginManager:
         self.records.append(record)
         try:
             module = _checked(load())
-            self._pm.register(module, name=f"{record.name}={record.module}")
-            self._declare(record, module)
+            self._pm.register(module, name=record.key)
+            self._declare(record)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # one broken plugin must not stop the others
             self._fail(record, error)
-        else:
-            self._modules[record.owner] = module
-            for hook in _LISTENING & vars(module).keys():
-                listener = _implementation(module, hook)
-                if listener is not None:
-                    self._listeners.setdefault(hook, []).append((record.owner, listener))
 
     def _fail(self, record: PluginRecord, error: BaseException) -> None:
-        key = f"{record.name}={record.module}"
-        self._pm.unregister(name=key) if self._pm.has_plugin(key) else None
+        if self._pm.has_plugin(record.key):
+            self._pm.unregister(name=record.key)
         self._offers.forget(record)
-        for listeners in self._listeners.values():
-            listeners[:] = [listener for listener in listeners if listener[0] != record.owner]
-        record.status, record.error = (
-            "failed",
-            one_line(f"{type(error).__name__}: {describe(error)}"),
-        )
+        record.status = "failed"
+        record.error = one_line(f"{type(error).__name__}: {describe(error)}")
         logger.debug("plugin %s failed to load", record.name, exc_info=error)
 
-    def _declare(self, record: PluginRecord, module: ModuleType) -> None:
+    def _declare(self, record: PluginRecord) -> None:
         register_named = self._offers.register("framework", record)
 
         def register_framework(framework: Framework) -> None:
             register_named(framework.name, framework)
 
-        offered: dict[str, Callable[..., None]] = {
+        registers: dict[str, Callable[..., None]] = {
             "osmosis_register_backends": self._offers.register("backend", record),
             "osmosis_register_policies": self._offers.register("policy", record),
             "osmosis_register_frameworks": register_framework,
         }
-        for hook, register in offered.items():
-            declare = _implementation(module, hook)
-            if declare is not None:
-                declare(register=register)
+        for hook, register in registers.items():
+            for owner, declare in self._implementations(hook):
+                if owner is record:
+                    declare(register=register)
+
+    def _implementations(self, hook: str) -> Iterator[tuple[PluginRecord, Callable[..., Any]]]:
+        """Who implements a hook, in loading order; each is called with all of its arguments."""
+        caller: pluggy.HookCaller = getattr(self._pm.hook, hook)
+        for implementation in caller.get_hookimpls():
+            owner = next(r for r in self.records if r.key == implementation.plugin_name)
+            yield owner, partial(_call, implementation)
 
     @property
     def conflicts(self) -> list[str]:
@@ -164,37 +141,30 @@ class PluginManager:
         """The factory of a policy; raises PluginError like `backend`."""
         return self._offers.get("policy", name)
 
+    def framework(self, name: str) -> Framework:
+        """An integrated agent framework; raises PluginError like `backend`."""
+        return self._offers.get("framework", name)
+
     def add_commands(self, cli: click.Group) -> None:
         """Let each plugin add its commands; one that fails is recorded and leaves nothing."""
-        owners = dict.fromkeys(cli.commands, "core")
-        for record in self.records:
-            module = self._modules.get(record.owner)
-            add = _implementation(module, "osmosis_register_commands") if module else None
-            if add is not None:
-                self._add_commands_of(record, add, cli, owners)
+        from click import Group
 
-    def _add_commands_of(
-        self,
-        record: PluginRecord,
-        add: Callable[..., Any],
-        cli: click.Group,
-        owners: dict[str, str],
-    ) -> None:
-        before = dict(cli.commands)
-        try:
-            add(cli=cli)
-        except (Exception, SystemExit) as error:  # a broken command must not take the others down
-            cli.commands = before
-            self._fail(record, error)
-            return
-        for name, command in list(cli.commands.items()):
-            if name not in before:
-                owners[name] = record.name
-                record.offers.setdefault("command", []).append(name)
-            elif command is not before[name]:
-                cli.commands[name] = before[name]
-                both = f"{owners[name]} and {record.owner}"
-                self._command_conflicts.append(f"command {name!r} is offered by {both}")
+        owners = dict.fromkeys(cli.commands, "core")
+        for record, add in self._implementations("osmosis_register_commands"):
+            offered = Group()
+            try:
+                add(cli=offered)
+            except (Exception, SystemExit) as error:  # it must not take the others' down
+                self._fail(record, error)
+                continue
+            for name, command in offered.commands.items():
+                if name in owners:
+                    both = f"{owners[name]} and {record.owner}"
+                    self._command_conflicts.append(f"command {name!r} is offered by {both}")
+                else:
+                    cli.add_command(command, name)
+                    owners[name] = record.name
+                    record.offers.setdefault("command", []).append(name)
 
     def missing_command(self, name: str, known: Iterable[str]) -> str:
         """Why there is no such command, in the words of `backend`."""
@@ -202,11 +172,12 @@ class PluginManager:
 
     def adapt_sample_source(self, source: object) -> SampleSource | None:
         """The first plugin's answer; PluginError names the plugin whose hook raised."""
-        for owner, adapt in self._listeners.get("osmosis_adapt_sample_source", ()):
+        for record, adapt in self._implementations("osmosis_adapt_sample_source"):
             try:
                 adapted = adapt(source=source)
             except Exception as error:
-                raise PluginError(f"plugin {owner} cannot read {source!r}: {error}") from error
+                text = f"plugin {record.owner} cannot read {source!r}: {error}"
+                raise PluginError(text) from error
             if adapted is not None:
                 return adapted
         return None
@@ -230,15 +201,14 @@ class PluginManager:
 
     def notify(self, hook: str, **arguments: Any) -> None:
         """Call every observer of a hook; what they raise is logged once and never felt."""
-        for name, observe in self._listeners.get(hook, ()):
+        for record, observe in self._implementations(hook):
             try:
                 observe(**arguments)
             except Exception:  # observers are isolated from the rollout
-                if (name, hook) not in self._logged:
-                    self._logged.add((name, hook))
-                    logger.exception(
-                        "observer %s of plugin %s raised; further ones are silent", hook, name
-                    )
+                if (record.key, hook) not in self._logged:
+                    self._logged.add((record.key, hook))
+                    text = "observer %s of plugin %s raised; further ones are silent"
+                    logger.exception(text, hook, record.owner)
 
 
 def _checked(module: Any) -> ModuleType:
@@ -266,24 +236,8 @@ def _check_hook(name: str, function: Any, options: dict[str, Any] | None) -> Non
         raise PluginError(f"hook {name!r} is a wrapper; nothing is wrapped here, use a plain def")
 
 
-def _implementation(module: ModuleType, hook: str) -> Callable[..., Any] | None:
-    """A plugin's implementation, taking any of the hook's arguments and using those it names."""
-    function: Any = getattr(module, hook, None)
-    if not hasattr(function, "osmosis_core_impl"):
-        return None
-    accepted = inspect.signature(function).parameters.keys()
-
-    def call(**arguments: Any) -> Any:
-        return function(**{k: v for k, v in arguments.items() if k in accepted})
-
-    return call
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version(DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:
-        return "?"
+def _call(implementation: pluggy.HookImpl, **arguments: Any) -> Any:
+    return implementation.function(*(arguments[name] for name in implementation.argnames))
 
 
 _plugins: PluginManager | None = None

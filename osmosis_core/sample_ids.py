@@ -1,7 +1,5 @@
 """Sample ids: a name as a key and header value (contract: injective, ASCII, at most 256)."""
 
-from __future__ import annotations
-
 import re
 import urllib.parse
 

@@ -6,13 +6,21 @@ import math
 import unicodedata
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SkipValidation,
+    field_serializer,
+    field_validator,
+)
+
+from osmosis_core.record_json import Record, dump_calls, load_calls
+from osmosis_core.records import Finding, Message, PolicyCall
 
 type FiniteFloat = Annotated[float, Field(allow_inf_nan=False, strict=True)]
-type Message = dict[str, Any]
-"""One chat message, in the shape of whoever produced it."""
 
 
 class RolloutStatus(StrEnum):
@@ -43,71 +51,6 @@ class RolloutErrorCategory(StrEnum):
     INTERNAL_ERROR = "internal_error"
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One HTTP request of a policy call; a call has one per try."""
-
-    number: int
-    """Counted from 1."""
-    duration_sec: float
-    status: int | None = None
-    """HTTP status, or None when no answer came."""
-    error: str | None = None
-
-
-@dataclass(slots=True)
-class PolicyCall:
-    """One call to the policy as it went over the wire, also when it failed.
-
-    The record is what the model saw and said; frameworks' own histories are not. Token ids and
-    log-probs are what the endpoint returned, never rebuilt from text.
-    """
-
-    call_id: str
-    rollout_id: str
-    sample_id: str
-    index: int
-    """Position among the calls of its rollout, from 0."""
-    request: dict[str, Any]
-    """The JSON body as sent, without credentials: messages, tools, sampling parameters."""
-    started_at: float
-    """Seconds since the epoch."""
-    trainable: bool = True
-    answer: Message | None = None
-    """The assistant message of the first choice, or None when the call failed."""
-    finish_reason: str | None = None
-    usage: dict[str, Any] | None = None
-    response_id: str | None = None
-    model: str | None = None
-    prompt_token_ids: list[int] | None = None
-    completion_token_ids: list[int] | None = None
-    logprobs: list[float | None] | None = None
-    """Aligned with `completion_token_ids` when both were returned."""
-    logprobs_kind: Literal["sampling", "raw", "unknown"] = "unknown"
-    """`raw` is before temperature and truncation (vLLM's default), `sampling` after (SGLang's)."""
-    weight_versions: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """`{"version", "start", "end"}` over completion tokens, as far as the endpoint says."""
-    attempts: list[Attempt] = field(default_factory=list[Attempt])
-    duration_sec: float = 0.0
-    error: str | None = None
-    """Why the call failed; None when it succeeded."""
-
-    @property
-    def messages(self) -> list[Message]:
-        """The request's messages."""
-        return self.request.get("messages") or []
-
-    @property
-    def tools(self) -> list[dict[str, Any]]:
-        """The request's tool schemas."""
-        return self.request.get("tools") or []
-
-    @property
-    def received(self) -> bool:
-        """True when the agent got an answer from this call."""
-        return self.error is None
-
-
 class RolloutSample(BaseModel):
     """One agent's conversation in a rollout; what gets a reward (protocol.md 1.4)."""
 
@@ -130,6 +73,20 @@ class RolloutSample(BaseModel):
     extra_fields: dict[str, Any] = Field(default_factory=dict[str, Any])
     calls: SkipValidation[list[PolicyCall]] = Field(default_factory=list[PolicyCall])
     """Every policy call made under this sample's id, in order: the truth for training."""
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Where a framework rewrote the history that the policy was shown, call by call."""
+        return [finding for call in self.calls for finding in call.findings]
+
+    @field_serializer("calls")
+    def _dump_calls(self, calls: list[PolicyCall]) -> list[Record]:
+        return dump_calls(calls)
+
+    @field_validator("calls", mode="before")
+    @classmethod
+    def _load_calls(cls, calls: Any) -> Any:
+        return load_calls(calls) if calls and isinstance(calls[0], dict) else calls
 
 
 class AgentWorkflowOutput(BaseModel):
@@ -171,6 +128,22 @@ class ExecutionRequest:
                 raise ValueError(f"{name} is {value!r}; give finite seconds, or None for no limit")
 
 
+@dataclass(slots=True)
+class AgentRun:
+    """One agent at work, and the agents that its tool calls and handoffs started."""
+
+    sample_id: str
+    calls: list[PolicyCall] = field(default_factory=list[PolicyCall])
+    children: list[AgentRun] = field(default_factory=list["AgentRun"])
+
+    def __str__(self) -> str:
+        """One line per agent, indented below the one that started it."""
+        count = len(self.calls)
+        lines = [f"{self.sample_id}: {count} call{'s' * (count != 1)}"]
+        lines += [f"  {line}" for child in self.children for line in str(child).splitlines()]
+        return "\n".join(lines)
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
     """What a backend reports: once after the workflow, once after the grader."""
@@ -187,6 +160,23 @@ class ExecutionResult:
     def sample(self) -> RolloutSample | None:
         """The sample when there is exactly one, else None."""
         return next(iter(self.samples.values())) if len(self.samples) == 1 else None
+
+    def tree(self) -> list[AgentRun]:
+        """Who started whom, by `PolicyCall.started_by`; the agents that the workflow ran itself."""
+        runs: dict[tuple[str, int | None], AgentRun] = {}
+        calls = sorted((c for s in self.samples.values() for c in s.calls), key=lambda c: c.index)
+        for call in calls:
+            key = call.sample_id, call.started_by
+            runs.setdefault(key, AgentRun(call.sample_id)).calls.append(call)
+        by_call = {call.index: run for run in runs.values() for call in run.calls}
+        roots: list[AgentRun] = []
+        for (_, starter), run in runs.items():
+            parent = None if starter is None else by_call.get(starter)
+            (roots if parent is None else parent.children).append(run)
+        called = {run.sample_id for run in runs.values()}
+        return roots + [
+            AgentRun(sample_id) for sample_id in self.samples if sample_id not in called
+        ]
 
 
 def check_rollout_id(rollout_id: str) -> str:

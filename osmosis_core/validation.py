@@ -1,8 +1,7 @@
 """What a submit would check about an entrypoint, collected instead of raised (protocol.md 2.4)."""
 
-from __future__ import annotations
-
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -41,45 +40,39 @@ def validate_target(target: str) -> ValidationResult:
 
 def validate_program(program: Program, name: str) -> ValidationResult:
     """Check that the classes can be built and run; nothing is called but their constructors."""
-    grader = program.grader
-    result = ValidationResult(name, program.workflow.__name__, grader.__name__ if grader else None)
+    kind, config = program.workflow, program.workflow_config
+    grader, errors = program.grader, list(_class_issues("WORKFLOW", kind, "run", config))
     if not 1 <= len(name) <= 256:
-        _error(result, "INVALID_AGENT_NAME", f"the name has {len(name)} characters; give 1 to 256")
-    _check_class(result, "WORKFLOW", program.workflow, "run", program.workflow_config)
+        text = f"the name has {len(name)} characters; give 1 to 256"
+        errors.insert(0, Issue("INVALID_AGENT_NAME", text))
     if grader is None:
-        _error(
-            result, "MISSING_GRADER", "no concrete Grader subclass in the entrypoint; define one"
-        )
+        text = "no concrete Grader subclass in the entrypoint; define one"
+        errors.append(Issue("MISSING_GRADER", text))
     else:
-        _check_class(result, "GRADER", grader, "grade", program.grader_config)
-    wanted = _config_type(program.workflow)
-    if wanted is not None and program.workflow_config is None:
+        errors += _class_issues("GRADER", grader, "grade", program.grader_config)
+    warnings: list[Issue] = []
+    wanted = _config_type(kind)
+    if wanted is not None and config is None:
         text = f"no {wanted.__name__} instance at module level, so ctx.config will be None"
-        result.warnings.append(Issue("MISSING_CONFIG", text))
-    result.valid = not result.errors
-    return result
+        warnings.append(Issue("MISSING_CONFIG", text))
+    graded_by = grader.__name__ if grader else None
+    return ValidationResult(name, kind.__name__, graded_by, errors, warnings, not errors)
 
 
-def _check_class(
-    result: ValidationResult, kind: str, cls: type[Any], method: str, config: Any
-) -> None:
-    if not inspect.iscoroutinefunction(getattr(cls, method)):
-        text = f"{cls.__name__}.{method}() is not async; write `async def {method}(self, ctx)`"
-        _error(result, f"{kind}_{method.upper()}_NOT_ASYNC", text)
+def _class_issues(kind: str, cls: type[Any], method: str, config: Any) -> Iterator[Issue]:
+    code, function = f"{kind}_{method.upper()}", getattr(cls, method)
+    called, mend = f"{cls.__name__}.{method}()", f"write `async def {method}(self, ctx)`"
+    if not inspect.iscoroutinefunction(function):
+        yield Issue(f"{code}_NOT_ASYNC", f"{called} is not async; {mend}")
     try:
-        inspect.signature(getattr(cls, method)).bind(None, None)
+        inspect.signature(function).bind(None, None)
     except TypeError:
-        text = f"{cls.__name__}.{method}() does not take ctx; write `async def {method}(self, ctx)`"
-        _error(result, f"{kind}_{method.upper()}_WITHOUT_CTX", text)
+        yield Issue(f"{code}_WITHOUT_CTX", f"{called} does not take ctx; {mend}")
     try:
         cls(config)
     except (Exception, SystemExit) as error:  # boundary: user code raises anything
         text = f"{cls.__name__}(config) raised {type(error).__name__}: {describe(error)}"
-        _error(result, f"{kind}_INIT_FAILED", text)
-
-
-def _error(result: ValidationResult, code: str, message: str) -> None:
-    result.errors.append(Issue(code, message))
+        yield Issue(f"{kind}_INIT_FAILED", text)
 
 
 def _config_type(workflow: type[AgentWorkflow[Any]]) -> type[AgentWorkflowConfig] | None:

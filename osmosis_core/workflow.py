@@ -1,7 +1,5 @@
 """What users subclass to say what their agent does, and what it is given."""
 
-from __future__ import annotations
-
 import logging
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -12,29 +10,36 @@ from osmosis_core.types import Message
 logger = logging.getLogger(__name__)
 
 
-class ArtifactsDir:
-    """A directory for one rollout's files, created when it is first asked for."""
+class PhaseContext:
+    """What workflows and graders are given alike."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_artifacts_dir", "metadata")
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+    def __init__(self, metadata: dict[str, Any] | None, artifacts_dir: Path | None) -> None:
+        self.metadata = metadata
+        """The row's metadata, or None."""
+        self._artifacts_dir = artifacts_dir
 
-    def open(self) -> Path | None:
-        """The existing directory, or None when there is none or it cannot be created."""
-        if self._path is not None:
+    @property
+    def artifacts_dir(self) -> Path | None:
+        """A directory of this rollout's own for files worth keeping; None without a place.
+
+        The workflow and its grader share it; it is created when it is first asked for.
+        """
+        if self._artifacts_dir is not None:
             try:
-                self._path.mkdir(parents=True, exist_ok=True)
+                self._artifacts_dir.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                logger.warning("artifacts directory %s cannot be created: %s", self._path, error)
-                self._path = None
-        return self._path
+                text = "artifacts directory %s cannot be created: %s"
+                logger.warning(text, self._artifacts_dir, error)
+                self._artifacts_dir = None
+        return self._artifacts_dir
 
 
-class AgentWorkflowContext[TConfig]:
+class AgentWorkflowContext[TConfig](PhaseContext):
     """What `AgentWorkflow.run()` is given; all of it is the rollout's own copy."""
 
-    __slots__ = ("_artifacts", "config", "metadata", "prompt")
+    __slots__ = ("config", "prompt")
 
     def __init__(
         self,
@@ -43,18 +48,11 @@ class AgentWorkflowContext[TConfig]:
         metadata: dict[str, Any] | None = None,
         artifacts_dir: Path | None = None,
     ) -> None:
+        super().__init__(metadata, artifacts_dir)
         self.prompt = prompt
         """OpenAI chat messages of the dataset row."""
         self.config = config
         """The workflow's config, or None when none was given."""
-        self.metadata = metadata
-        """The row's metadata, or None."""
-        self._artifacts = ArtifactsDir(artifacts_dir)
-
-    @property
-    def artifacts_dir(self) -> Path | None:
-        """A directory of this rollout's own for files worth keeping; None without a place."""
-        return self._artifacts.open()
 
 
 class AgentWorkflow[TConfig](ABC):
@@ -70,4 +68,3 @@ class AgentWorkflow[TConfig](ABC):
         Return None, and the samples are what agents registered and the wire recorded; or return
         a list of messages or an `AgentWorkflowOutput`, which wins over a registered history.
         """
-        raise NotImplementedError

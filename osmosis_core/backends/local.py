@@ -1,15 +1,14 @@
 """Run workflows and graders in this process and event loop."""
 
-from __future__ import annotations
-
 import os
 import time
 import urllib.parse
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from osmosis_core import execution
 from osmosis_core.backend import (
     CancelDisposition,
     ConcurrencyLimiter,
@@ -19,15 +18,7 @@ from osmosis_core.backend import (
 )
 from osmosis_core.config import AgentWorkflowConfig, GraderConfig
 from osmosis_core.errors import BackendError, ConfigError, RolloutError
-from osmosis_core.execution import (
-    Cutoff,
-    RolloutCancelled,
-    failed,
-    grading_refusal,
-    late_text,
-    run_grader,
-    run_workflow,
-)
+from osmosis_core.execution import Cutoff, RolloutCancelled, failed
 from osmosis_core.grader import Grader
 from osmosis_core.types import (
     ExecutionRequest,
@@ -89,9 +80,7 @@ class LocalBackend(ExecutionBackend):
         self.program = load_program(workflow, workflow_config, grader, grader_config)
         config = self.program.workflow_config
         cap = config.concurrency.max_concurrent if config else DEFAULT_CONCURRENCY
-        if max_concurrent is not None and max_concurrent < 1:
-            raise ConfigError(f"max_concurrent is {max_concurrent!r}; give 1 or more, or None")
-        self._limiter = ConcurrencyLimiter(max_concurrent or cap)
+        self._limiter = ConcurrencyLimiter(cap if max_concurrent is None else max_concurrent)
         if max_queued is not None and max_queued < 1:
             raise ConfigError(f"max_queued is {max_queued!r}; give 1 or more, or None")
         self._max_queued = max_queued
@@ -114,38 +103,27 @@ class LocalBackend(ExecutionBackend):
                 category=RolloutErrorCategory.VALIDATION_ERROR,
             )
         run = self._runs[request.id] = _Run(request)
+        on_graded = on_grader_complete if request.grade else None
         try:
             with get_plugins().observed(request, self) as reported:
-                await self._execute(run, reported, on_workflow_complete, on_grader_complete)
+                result = await self._run_workflow(run)
+                run.is_over = on_graded is None
+                reported(result)
+                await on_workflow_complete(result)
+                if on_graded is not None:
+                    result = await self._run_grader(run, result)
+                    run.is_over = True
+                    reported(result)
+                    await on_graded(result)
         finally:
             del self._runs[request.id]
-
-    async def _execute(
-        self,
-        run: _Run,
-        reported: Callable[[ExecutionResult], None],
-        on_workflow_complete: ResultCallback,
-        on_grader_complete: ResultCallback | None,
-    ) -> None:
-        try:
-            is_graded = on_grader_complete is not None and run.request.grade
-            result = await self._run_workflow(run)
-            run.is_over = not is_graded
-            reported(result)
-            await on_workflow_complete(result)
-            if on_grader_complete is not None and is_graded:
-                result = await self._run_grader(run, result)
-                run.is_over = True
-                reported(result)
-                await on_grader_complete(result)
-        finally:
             if run.has_slot:
                 self._limiter.release()
 
     async def _run_workflow(self, run: _Run) -> ExecutionResult:
         request, timeout_sec = run.request, run.request.agent_timeout_sec
         deadline = None if timeout_sec is None else run.submitted_at + timeout_sec
-        late = late_text("workflow", timeout_sec, timeout_sec or 0.0)
+        late = execution.late_text("workflow", timeout_sec, timeout_sec or 0.0)
         try:
             async with run.cutoff.until(deadline, late):
                 await self._limiter.acquire()
@@ -154,7 +132,7 @@ class LocalBackend(ExecutionBackend):
             queued_sec = round(time.monotonic() - run.submitted_at, 6)
             return replace(failed(error, {}), extra_fields={"queued_sec": queued_sec})
         run.status = RolloutStatus.RUNNING
-        return await run_workflow(
+        return await execution.run_workflow(
             request,
             self.program,
             cutoff=run.cutoff,
@@ -165,11 +143,11 @@ class LocalBackend(ExecutionBackend):
     async def _run_grader(self, run: _Run, workflow: ExecutionResult) -> ExecutionResult:
         if run.cutoff.cancelled:
             return failed(RolloutCancelled(), workflow.samples)
-        refusal = grading_refusal(run.request, self.program, workflow)
+        refusal = execution.grading_refusal(run.request, self.program, workflow)
         if refusal is not None:
             return refusal
         run.status = RolloutStatus.GRADING
-        graded = await run_grader(
+        graded = await execution.run_grader(
             run.request,
             self.program,
             workflow.samples,

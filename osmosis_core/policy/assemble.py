@@ -1,10 +1,10 @@
 """From a stream of chunks to one completion, and from a completion to the shortest stream."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+from osmosis_core.errors import one_line
 
 type Json = dict[str, Any]
 
@@ -15,7 +15,7 @@ class MalformedAnswer(Exception):
     """The policy's answer is not a chat completion; the text says what is wrong."""
 
     def __init__(self, problem: str, quoted: str = "") -> None:
-        super().__init__(f"{problem}: {_short(quoted)}" if quoted else problem)
+        super().__init__(f"{problem}: {one_line(quoted, 120)!r}" if quoted else problem)
         self.problem, self.quoted = problem, quoted
 
 
@@ -38,10 +38,7 @@ class EventReader:
 
     def close(self) -> Iterator[str]:
         """The event that the stream's end completes, if any."""
-        if self._rest:
-            yield from self._line(bytes(self._rest).removesuffix(b"\r"))
-            self._rest.clear()
-        yield from self._line(b"")
+        yield from self.feed(b"\n\n")
 
     def _line(self, line: bytes) -> Iterator[str]:
         if line.startswith(b"data:"):
@@ -85,9 +82,8 @@ class Assembler:
 
     def _add_choice(self, delta: Json) -> None:
         index = int(delta.get("index") or 0)
-        choice = self._choices.setdefault(
-            index, {"index": index, "message": {"role": "assistant", "content": None}}
-        )
+        empty: Json = {"index": index, "message": {"role": "assistant", "content": None}}
+        choice = self._choices.setdefault(index, empty)
         _merge_message(choice["message"], delta.get("delta") or {})
         for name, value in delta.items():
             if name in ("delta", "index", "message") or value is None:
@@ -95,7 +91,7 @@ class Assembler:
             if name == "logprobs":
                 _merge_logprobs(choice.setdefault("logprobs", {}), value)
             elif isinstance(value, list):
-                choice.setdefault(name, []).extend(value)
+                _extend(choice, name, value)
             else:
                 choice[name] = value
 
@@ -127,8 +123,7 @@ def _merge_message(message: Json, delta: Json) -> None:
         elif isinstance(value, str):
             _append(message, name, value)
         elif isinstance(value, list):
-            message[name] = message.get(name) or []
-            message[name].extend(value)
+            _extend(message, name, value)
         else:
             message[name] = value
 
@@ -160,6 +155,11 @@ def _append(target: Json, name: str, text: str) -> None:
     parts.append(text)
 
 
+def _extend(target: Json, name: str, items: Any) -> None:
+    target[name] = target.get(name) or []
+    target[name].extend(items)
+
+
 def _joined(value: Any) -> Any:
     """The message with its texts joined and its tool calls as a list, by index."""
     if isinstance(value, _Parts):
@@ -176,8 +176,7 @@ def _joined(value: Any) -> Any:
 def _merge_logprobs(logprobs: Json, delta: Json) -> None:
     for name, value in delta.items():
         if isinstance(value, list):
-            logprobs[name] = logprobs.get(name) or []
-            logprobs[name].extend(value)
+            _extend(logprobs, name, value)
         else:
             logprobs.setdefault(name, value)
 
@@ -218,26 +217,19 @@ def short_stream(completion: Json, include_usage: bool) -> bytes:
     """The completion as a stream of few events: the whole delta, the finish reason, usage, done."""
     head = {k: v for k, v in completion.items() if k not in ("choices", "usage", "object")}
     head["object"] = "chat.completion.chunk"
-    events: list[str] = []
+    events: list[Json] = []
     for choice in completion["choices"]:
-        rest = {k: v for k, v in choice.items() if k not in ("message", "finish_reason")}
+        index = choice.get("index") or 0
         delta = dict(choice["message"])
         if delta.get("tool_calls"):
             delta["tool_calls"] = [{**c, "index": i} for i, c in enumerate(delta["tool_calls"])]
-        index = choice.get("index") or 0
+        whole = {**choice, "index": index, "delta": delta, "finish_reason": None}
+        del whole["message"]
         end: Json = {"index": index, "delta": {}, "finish_reason": choice["finish_reason"]}
-        events.append(
-            json.dumps(
-                {
-                    **head,
-                    "choices": [{**rest, "index": index, "delta": delta, "finish_reason": None}],
-                }
-            )
-        )
-        events.append(json.dumps({**head, "choices": [end]}))
+        events += [{**head, "choices": [whole]}, {**head, "choices": [end]}]
     if include_usage:
-        events.append(json.dumps({**head, "choices": [], "usage": completion.get("usage")}))
-    return event_stream([*events, DONE])
+        events.append({**head, "choices": [], "usage": completion.get("usage")})
+    return event_stream([*map(json.dumps, events), DONE])
 
 
 def event_stream(events: Iterable[str]) -> bytes:
@@ -253,8 +245,3 @@ def _object(text: str, what: str) -> Json:
     if not isinstance(value, dict):
         raise MalformedAnswer(f"{what} is not a JSON object", text)
     return value  # pyright: ignore[reportUnknownVariableType]
-
-
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return repr(text if len(text) <= 120 else f"{text[:117]}...")

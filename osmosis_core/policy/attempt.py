@@ -7,21 +7,18 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from osmosis_core.policy.assemble import (
-    Assembler,
-    EventReader,
-    Json,
-    MalformedAnswer,
-    parse_completion,
-)
+from osmosis_core.errors import one_line
+from osmosis_core.policy import assemble
+from osmosis_core.policy.assemble import Json, MalformedAnswer
 from osmosis_core.policy.wire import send
 
 if TYPE_CHECKING:
     import aiohttp
 
 _MAX_ANSWER_BYTES = 128 * 1024 * 1024
+_MAX_DETAIL = 300
 _MIN_SECRET = 4
 _CONNECT_SEC = 10.0
 _READ_SEC = 600.0
@@ -42,11 +39,6 @@ class Outcome:
     """What the endpoint itself said about a refusal, on one line."""
     retryable: bool = False
     retry_after: str | None = None
-
-    @classmethod
-    def failed(cls, error: str, *, status: int | None = None, retryable: bool = False) -> Self:
-        """An outcome without a usable answer."""
-        return cls(status=status, error=error, retryable=retryable)
 
     @property
     def error_status(self) -> int:
@@ -80,55 +72,49 @@ async def attempt(
     import aiohttp
 
     status = None
-    timeout = aiohttp.ClientTimeout(
-        total=None, sock_connect=_CONNECT_SEC, sock_read=read_timeout_sec or _READ_SEC
-    )
-    where = _without_credentials(url)
+    read_sec = read_timeout_sec or _READ_SEC
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SEC, sock_read=read_sec)
+    where = url.partition("?")[0]
     try:
         async with await send(method, url, headers, body, timeout) as response:
             status = response.status
             if status >= 300:
                 return await _refused(response, where, secret)
-            if not is_chat:
-                data = await _read(response)
-                return Outcome(status, body=data, content_type=response.content_type)
-            return await _completion(response, where, on_delta)
+            if is_chat:
+                return await _completion(response, where, on_delta)
+            return Outcome(status, body=await _read(response), content_type=response.content_type)
     except MalformedAnswer as error:
         problem = MalformedAnswer(error.problem, redact(error.quoted, secret))
         text = f"malformed answer of the policy at {where}: {problem}"
-        return Outcome.failed(text, status=status, retryable=True)
+        return Outcome(error=text, status=status, retryable=True)
     except TimeoutError:
         text = f"the policy at {where} stopped answering"
-        return Outcome.failed(text, status=status, retryable=True)
+        return Outcome(error=text, status=status, retryable=True)
     except (aiohttp.ClientError, OSError, ValueError) as error:
         text = redact(str(error) or type(error).__name__, secret)
-        if status is not None:
-            text = f"the answer of the policy at {where} was cut: {text}"
-            return Outcome.failed(text, status=status, retryable=True)
-        is_network = not isinstance(error, aiohttp.NonHttpUrlClientError | ValueError)
-        return Outcome.failed(
-            f"the policy at {where} cannot be reached: {text}", retryable=is_network
-        )
+        if status is None:
+            text = f"the policy at {where} cannot be reached: {text}"
+            return Outcome(error=text, retryable=not isinstance(error, ValueError))
+        text = f"the answer of the policy at {where} was cut: {text}"
+        return Outcome(error=text, status=status, retryable=True)
 
 
 async def _completion(
     response: aiohttp.ClientResponse, where: str, on_delta: Callable[[bytes], None] | None
 ) -> Outcome:
     if response.content_type == "text/html":
-        return Outcome.failed(
-            f"the policy at {where} answered a web page, not a chat completion; check that the "
-            "URL is the API's base URL, often ending in /v1",
-            status=response.status,
-        )
+        text = f"the policy at {where} answered a web page, not a chat completion; "
+        text += "check that the URL is the API's base URL, often ending in /v1"
+        return Outcome(response.status, error=text)
     if response.content_type == "text/event-stream":
         return Outcome(response.status, await _assembled(response, on_delta))
-    return Outcome(response.status, parse_completion(await _read(response)))
+    return Outcome(response.status, assemble.parse_completion(await _read(response)))
 
 
 async def _assembled(
     response: aiohttp.ClientResponse, on_delta: Callable[[bytes], None] | None
 ) -> Json:
-    reader, assembler, size = EventReader(), Assembler(), 0
+    reader, assembler, size = assemble.EventReader(), assemble.Assembler(), 0
     async for chunk in response.content.iter_any():
         size += len(chunk)
         if size > _MAX_ANSWER_BYTES:
@@ -167,13 +153,13 @@ async def _refused(response: aiohttp.ClientResponse, where: str, secret: str | N
     except MalformedAnswer:
         body = ""
     detail = _error_message(body)
-    hint = {
-        401: "; check the API key",
-        403: "; check the API key",
-        404: "; check the base URL and the model name",
-    }.get(response.status, "")
-    if 300 <= response.status < 400:
+    hint = ""
+    if response.status < 400:
         hint = "; redirects are not followed, give the final URL"
+    elif response.status in (401, 403):
+        hint = "; check the API key"
+    elif response.status == 404:
+        hint = "; check the base URL and the model name"
     said = f": {detail}" if detail else ""
     return Outcome(
         response.status,
@@ -197,23 +183,12 @@ def _error_message(body: str) -> str:
     try:
         value: Any = json.loads(body)
     except ValueError:
-        return "" if body.lstrip().startswith("<") else _one_line(body)
+        return "" if body.lstrip().startswith("<") else one_line(body, _MAX_DETAIL)
     error: Any = value.get("error", value.get("detail", "")) if isinstance(value, dict) else ""  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType,reportUnknownArgumentType]
     message = error.get("message", "") if isinstance(error, dict) else error  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-    return _one_line(str(message))  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _one_line(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 300 else f"{text[:297]}..."
+    return one_line(str(message), _MAX_DETAIL)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def redact(text: str, secret: str | None) -> str:
     """The text without the secret; one of a few letters is left, it would hit other words."""
     return text.replace(secret, "***") if secret and len(secret) >= _MIN_SECRET else text
-
-
-def _without_credentials(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    authority, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path.partition('?')[0]}"

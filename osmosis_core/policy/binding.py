@@ -1,7 +1,5 @@
 """A request as a framework's HTTP client made it: whose it is, and what of it goes out."""
 
-from __future__ import annotations
-
 import json
 import urllib.parse
 import weakref
@@ -19,17 +17,14 @@ BINDING_HEADER = "x-osmosis-binding"
 TEE_HEADER = "x-osmosis-tee"
 _CHAT = "/chat/completions"
 _SCHEMES = ("http", "https", "http+unix")
-_DROPPED = frozenset(
-    [
-        "accept-encoding",
-        "authorization",
-        "connection",
-        "content-length",
-        "host",
-        "transfer-encoding",
-        "user-agent",
-    ]
+_OF_THE_CONNECTION = (
+    "accept-encoding",
+    "connection",
+    "content-length",
+    "host",
+    "transfer-encoding",
 )
+_DROPPED = frozenset((*_OF_THE_CONNECTION, "authorization", "user-agent"))
 _PRINTABLE = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) != "%")
 _contexts: weakref.WeakValueDictionary[int, RolloutContext] = weakref.WeakValueDictionary()
 
@@ -71,7 +66,7 @@ class Binding:
 def binding_header(context: RolloutContext, scope: Scope) -> str:
     """The value of `BINDING_HEADER` that names a rollout and a sample."""
     _contexts[id(context)] = context
-    return f"{id(context)}/{scope.sample_id}/{int(scope.trainable)}"
+    return f"{id(context)}/{scope.sample_id}/{int(scope.trainable)}/{scope.parent or ''}"
 
 
 def bind(request: WireRequest) -> Binding:
@@ -82,9 +77,9 @@ def bind(request: WireRequest) -> Binding:
     """
     header = request.headers.get(BINDING_HEADER)
     if header:
-        number, sample_id, trainable = header.split("/")
+        number, sample_id, trainable, parent = header.split("/")
         context = _contexts.get(int(number))
-        scope = Scope(sample_id, trainable == "1")
+        scope = Scope(sample_id, trainable == "1", parent or None)
     else:
         context, scope = get_rollout_context(), current_scope()
     if context is None:

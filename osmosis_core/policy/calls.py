@@ -1,7 +1,5 @@
 """Policy calls as records: what was asked, what came back, what every engine calls its fields."""
 
-from __future__ import annotations
-
 import math
 import re
 import time
@@ -11,6 +9,7 @@ from typing import Any
 from osmosis_core.active import Scope
 from osmosis_core.context import RolloutContext
 from osmosis_core.policy.assemble import Json
+from osmosis_core.policy.chains import conversations
 from osmosis_core.types import PolicyCall
 
 UNFINISHED = "the call has not finished"
@@ -28,8 +27,14 @@ def begin_call(context: RolloutContext, scope: Scope, request: Json) -> PolicyCa
         trainable=scope.trainable,
         error=UNFINISHED,
     )
-    context.begin_call(call)
+    context.begin_call(call, scope.parent)
+    conversations(context).begin(call, context.wire.replay)
     return call
+
+
+def end_call(context: RolloutContext, call: PolicyCall) -> None:
+    """The call has ended, well or not: it takes its place in the rollout's conversations."""
+    conversations(context).end(call)
 
 
 def complete_call(call: PolicyCall, completion: Json) -> None:

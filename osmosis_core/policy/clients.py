@@ -1,24 +1,18 @@
 """HTTP clients of httpx or httpx2 whose transport is ours: shared, loop-safe, bound when called."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 from collections.abc import AsyncGenerator
 from types import ModuleType
 from typing import Any
 
-from osmosis_core.active import agent_scope, current_scope
+from osmosis_core.active import Scope, get_rollout_context, set_last_call
 from osmosis_core.context import RolloutContext
 from osmosis_core.errors import ConfigError
-from osmosis_core.policy.binding import (
-    BINDING_HEADER,
-    TEE_HEADER,
-    WireRequest,
-    WireResponse,
-    binding_header,
-)
+from osmosis_core.policy import binding
+from osmosis_core.policy.binding import WireRequest, WireResponse
 from osmosis_core.policy.transport import exchange, exchange_blocking
+from osmosis_core.sample_ids import sample_key
 
 BASE_URL = "http://policy.osmosis.invalid/v1"
 """Placeholder base URL; the transport swaps in the active rollout's."""
@@ -53,17 +47,33 @@ def client(lib: ModuleType | None = None) -> Any:
 
 
 def bound_headers(
-    context: RolloutContext, sample_id: str, *, trainable: bool = True, tee: bool = False
+    context: RolloutContext,
+    sample_id: str,
+    *,
+    trainable: bool = True,
+    tee: bool = False,
+    parent: str | None = None,
 ) -> dict[str, str]:
     """Request headers that bind a call to a rollout and sample whatever the context variables say.
 
     For adapters whose framework calls the model from a thread or generator that does not inherit
-    them. `tee=True` asks for real deltas, for a consumer that shows them. The headers never leave
-    the process.
+    them. `tee=True` asks for real deltas, for a consumer that shows them. `parent` is the sample of
+    the agent whose tool call or handoff started this one, where the framework runs tools in tasks
+    that inherit nothing from the call. The headers never leave the process.
     """
-    with agent_scope(sample_id, trainable=trainable):
-        headers = {BINDING_HEADER: binding_header(context, current_scope())}
-    return {**headers, TEE_HEADER: "1"} if tee else headers
+    scope = Scope(sample_key(sample_id), trainable, parent and sample_key(parent))
+    headers = {binding.BINDING_HEADER: binding.binding_header(context, scope)}
+    return {**headers, binding.TEE_HEADER: "1"} if tee else headers
+
+
+def in_tool_of(sample_id: str) -> None:
+    """Say that what runs from here on in this context is a tool of this sample's agent.
+
+    For adapters whose framework runs tools in tasks that inherit nothing from the model call: call
+    it where a tool begins. Agents started there get `started_by`.
+    """
+    context = get_rollout_context()
+    set_last_call(context and context.latest_tool_call(sample_key(sample_id)))
 
 
 def _httpx() -> ModuleType:

@@ -1,11 +1,10 @@
 """When to try a failed policy call again, and how long to wait first."""
 
-from __future__ import annotations
-
 import email.utils
 import math
 import random
 import time
+from contextlib import suppress
 
 from osmosis_core.config import RetryPolicy
 from osmosis_core.policy.attempt import Outcome
@@ -53,11 +52,8 @@ def retry_after_sec(value: str | None) -> float | None:
     """Seconds that a `Retry-After` header asks for, given as seconds or a date (RFC 9110)."""
     if value is None:
         return None
-    try:
+    with suppress(ValueError):
         return max(float(value), 0.0) if math.isfinite(float(value)) else None
-    except ValueError:
-        pass
-    try:
+    with suppress(ValueError):
         return max(email.utils.parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
-    except ValueError:
-        return None
+    return None

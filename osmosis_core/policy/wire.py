@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 _UNIX = "http+unix://"
 
 type _Key = tuple[asyncio.AbstractEventLoop, str]
-_sessions: dict[_Key, AsyncGenerator[aiohttp.ClientSession]] = {}
-_ready: dict[_Key, aiohttp.ClientSession] = {}
+_sessions: dict[_Key, tuple[AsyncGenerator[aiohttp.ClientSession], aiohttp.ClientSession]] = {}
 _contexts: dict[str, ssl.SSLContext] = {}
 
 
@@ -117,14 +116,13 @@ def _is_loopback(host: str) -> bool:
 async def session(socket: str = "") -> aiohttp.ClientSession:
     """The running loop's session (to a unix socket); it closes when the loop shuts down."""
     key = (asyncio.get_running_loop(), socket)
-    found = _ready.get(key)
-    if found is None:
-        for closed in [other for other in list(_ready) if other[0].is_closed()]:
-            _sessions.pop(closed, None)
-            _ready.pop(closed, None)
-        _sessions[key] = holder = _hold_session(key)
-        found = await anext(holder)
-    return found
+    if key not in _sessions:
+        for other in list(_sessions):
+            if other[0].is_closed():
+                _sessions.pop(other, None)
+        holder = _hold_session(key)
+        _sessions[key] = holder, await anext(holder)
+    return _sessions[key][1]
 
 
 async def _hold_session(key: _Key) -> AsyncGenerator[aiohttp.ClientSession]:
@@ -137,20 +135,17 @@ async def _hold_session(key: _Key) -> AsyncGenerator[aiohttp.ClientSession]:
         "limit_per_host": int(_limit("MAX_CONNECTIONS_PER_HOST", 0)),
         "keepalive_timeout": _limit("KEEPALIVE_SEC", 30.0),
     }
-    connector = (
-        aiohttp.UnixConnector(key[1], **limits) if key[1] else aiohttp.TCPConnector(**limits)
-    )
+    socket = key[1]
+    opens = functools.partial(aiohttp.UnixConnector, socket) if socket else aiohttp.TCPConnector
     tracing = aiohttp.TraceConfig()
     tracing.on_connection_reuseconn.append(_mark_kept)
     jar = aiohttp.DummyCookieJar()
     async with aiohttp.ClientSession(
-        connector=connector, cookie_jar=jar, trust_env=False, trace_configs=[tracing]
+        connector=opens(**limits), cookie_jar=jar, trust_env=False, trace_configs=[tracing]
     ) as opened:
-        _ready[key] = opened
         try:
             yield opened
         finally:
-            _ready.pop(key, None)
             _sessions.pop(key, None)
 
 
@@ -158,35 +153,22 @@ async def _mark_kept(_session: object, context: Any, _params: object) -> None:
     context.trace_request_ctx.is_kept = True
 
 
-class _LoopThread:
-    """An event loop in a daemon thread, started when a synchronous client first calls."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock = threading.Lock()
-        os.register_at_fork(after_in_child=self._forget)
-
-    def _forget(self) -> None:
-        self._loop, self._lock = None, threading.Lock()
-
-    def run[T](self, coroutine: Coroutine[Any, Any, T]) -> T:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(
-                    target=self._loop.run_forever, name="osmosis-policy", daemon=True
-                ).start()
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+@functools.cache
+def _background_loop() -> asyncio.AbstractEventLoop:
+    """A loop in a daemon thread; threads that race for the first one may get one each."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="osmosis-policy", daemon=True).start()
+    return loop
 
 
-_loop_thread = _LoopThread()
+os.register_at_fork(after_in_child=_background_loop.cache_clear)
 
 
 def run_blocking[T](coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on the background loop and wait for it."""
-    return _loop_thread.run(coroutine)
+    future = asyncio.run_coroutine_threadsafe(coroutine, _background_loop())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise

@@ -63,6 +63,18 @@ async def test_simple_pattern_makes_one_sample():
     assert list(result.samples) == ["simple-strands-agent"]
 
 
+async def test_openai_agents_pattern_makes_one_sample_of_agent_and_session():
+    with ScriptedPolicy("hello") as policy:
+        result = await rollout("page_003_openai_agents", policy)
+    assert result.status is RolloutStatus.SUCCESS, result.err_message
+    sample = result.samples["simple-openai-agent"]
+    assert list(result.samples) == [sample.id]
+    assert [message["role"] for message in sample.messages] == ["user", "assistant"]
+    body = policy.requests[0].body
+    assert (body["temperature"], body["max_tokens"]) == (1.0, 4096)
+    assert body["messages"][0]["content"] == "Answer the user's request clearly."
+
+
 @pytest.mark.parametrize("page", ["page_001_config", "page_003_config"])
 async def test_configurable_workflows_run_without_agents(page):
     with ScriptedPolicy() as policy:

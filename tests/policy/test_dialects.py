@@ -16,7 +16,7 @@ DEFAULT = WireOptions()
 
 @pytest.fixture(autouse=True)
 def unknown_endpoints():
-    dialect._endpoints.clear()
+    dialect._refusals.clear()
 
 
 async def ask(policy, wire=DEFAULT, **body):

@@ -39,7 +39,7 @@ def observed():
 
     module = ModuleType("observer")
     module.osmosis_policy_call_finished = osmosis_policy_call_finished
-    entry_point = SimpleNamespace(name="observer", value="observer", load=lambda: module)
+    entry_point = SimpleNamespace(name="observer", value="observer", dist=None, load=lambda: module)
     installed = plugins.get_plugins()
     plugins._plugins = plugins.PluginManager([entry_point], disabled="")
     yield calls

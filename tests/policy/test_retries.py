@@ -135,6 +135,12 @@ async def test_retry_after_in_seconds_is_waited_for(call, status):
     assert record.duration_sec >= 0.2
 
 
+async def test_retry_after_of_the_last_try_is_handed_on(ask):
+    once = RetryPolicy(max_attempts=1)
+    with ScriptedPolicy(Status(429, retry_after="7")) as policy, policy.rollout(retry=once):
+        assert (await ask()).headers["retry-after"] == "7"
+
+
 async def test_retry_after_as_a_date_is_waited_for(call):
     then = int(time.time()) + 2
     record = await call(Status(429, retry_after=email.utils.formatdate(then, usegmt=True)), "hello")
@@ -171,7 +177,7 @@ async def test_pause_longer_than_the_budget_fails_at_once(call):
 
 def test_backoff_doubles_up_to_its_limit_with_jitter():
     policy = RetryPolicy(max_attempts=6, base_delay_sec=1.0, max_delay_sec=4.0)
-    plan, failure = RetryPlan(policy, None), Outcome.failed("x", retryable=True)
+    plan, failure = RetryPlan(policy, None), Outcome(error="x", retryable=True)
     delays = [plan.delay_before_retry(failure) for _ in range(6)]
     assert delays[-1] is None
     for delay, full in zip(delays[:-1], [1, 2, 4, 4, 4], strict=True):
