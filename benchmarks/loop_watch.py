@@ -42,9 +42,9 @@ async def side_by_side(title: str, load: Load, pairs: int = PAIRS) -> None:
             taken[watched].append(await cpu_ms(load, watched))
     watched, bare = statistics.median(taken[True]), statistics.median(taken[False])
     more = [w - b for w, b in zip(taken[True], taken[False], strict=True)]
-    low, middle, high = (100 * part / bare for part in statistics.quantiles(more, n=4))
-    cells = f"{watched:,.0f} ms | {bare:,.0f} ms | {middle:+.1f} % ({low:+.1f} to {high:+.1f})"
-    print(f"| {title} | {cells} |", flush=True)
+    low, middle, high = statistics.quantiles(more, n=4)
+    cells = f"{watched:,.0f} ms | {bare:,.0f} ms | {middle:+.0f} ms ({low:+.0f} to {high:+.0f})"
+    print(f"| {title} | {cells} | {100 * middle / bare:+.1f} % |", flush=True)
 
 
 async def compare(root: str) -> None:
@@ -68,8 +68,8 @@ async def compare(root: str) -> None:
         asyncio.get_running_loop().call_later(4, kernel_load.gate.set)
         await waiting.execute(ExecutionRequest(id="r", prompt=[]), kernel_load.ignore)
 
-    print("| load, CPU | watched | not watched | difference (quartiles) |")
-    print("|---|---|---|---|")
+    print("| load, CPU | watched | not watched | difference (quartiles) | |")
+    print("|---|---|---|---|---|")
     await side_by_side("64 Strands rollouts x 5 calls x 200 streamed tokens", rollouts)
     await side_by_side("10,000 no-op rollouts through LocalBackend", noops)
     await side_by_side("one rollout that waits for 4 s", waits, pairs=4)
