@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full lint types fix capabilities wheels bench clean
 
-PLUGINS := strands langgraph openai_agents eval gateway
+PLUGINS := strands langgraph openai_agents eval gateway loop_watch
 EDITABLE := -e . $(PLUGINS:%=-e plugins/%) -e examples/plugin_call_log
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -52,6 +52,7 @@ bench: $(STAMP) ## benchmarks, side by side with the peer when it can be install
 	$(BIN)/python benchmarks/kernel.py
 	$(BIN)/python benchmarks/transport.py
 	$(BIN)/python benchmarks/records.py
+	$(BIN)/python benchmarks/loop_watch.py
 
 clean: ## remove everything that was installed or built
 	rm -rf .venv .venv-peer dist .osmosis
