@@ -1,24 +1,28 @@
-"""Looks at what an event loop runs, and tells a step that blocks from a machine that is busy."""
+"""Notices a loop that is late, and tells a step that blocks it from a machine that is busy."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import os
-import resource
 import sys
 import threading
 import time
-from pathlib import Path
 from types import FrameType
 
 from osmosis_core import get_rollout_context
+from osmosis_loop_watch.clocks import ThreadCounts, Timer
 
-LOOK_SEC = 0.017
+_BEAT_SEC = 0.01
+_LATE_SEC = 0.02
+"""Since the last beat, a block has lasted for 10 ms less at most."""
+_LOOK_SEC = 0.0205
+_AGAIN_SEC = 0.0055
 _BLOCKED_SEC = 0.0305
-"""Seen for so long in a row, a step has run for up to 17 ms more: before the first look of it."""
-_COUNTS_WAITS = hasattr(resource, "RUSAGE_THREAD")
+"""Seen for so long, after the loop was late, a step is reported."""
+_IDLE_BEATS = 100
 _PLACES = 100
 _NAMED = 3
 _OLDEST = 2
@@ -30,87 +34,96 @@ _WARNING = (
 )
 _logger = logging.getLogger(__name__)
 _told: set[tuple[str, str]] = set()
-_collected = 0
-
-
-def note_collection(phase: str, info: dict[str, int]) -> None:
-    """For `gc.callbacks`: a full collection stops whatever runs, which is not to blame."""
-    global _collected
-    _collected += info["generation"] == _OLDEST
-
-
-def sleep_until_look() -> float:
-    """Sleep until the next look; seconds of its delay for which one C call kept the interpreter.
-
-    Who waits for the interpreter wakes up once in every switch interval to ask for it, and more
-    often when others hand it around. An account that fits neither says that the machine was busy.
-    """
-    asked, now = _waits(), time.monotonic()
-    due_at = now - now % LOOK_SEC + LOOK_SEC
-    time.sleep(due_at - now)
-    late_sec, interval_sec = time.monotonic() - due_at, sys.getswitchinterval()
-    in_vain_sec = (_waits() - asked - 2) * interval_sec
-    is_held = 0.8 * late_sec - interval_sec <= in_vain_sec <= late_sec
-    return max(0.0, in_vain_sec) if is_held else 0.0
-
-
-def _waits() -> int:
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw if _COUNTS_WAITS else 0
-
-
-class RunDelay:
-    """How long the thread that creates it has waited for a processor; 0 where nobody counts."""
-
-    def __init__(self) -> None:
-        self._path = Path(f"/proc/self/task/{threading.get_native_id()}")
-        try:
-            self._file = os.open(self._path / "schedstat", os.O_RDONLY)
-        except OSError:
-            self._file = None
-
-    def total_sec(self) -> float:
-        """Since the thread began; what it waits just now is counted when it runs again."""
-        return int(os.pread(self._file, 80, 0).split()[1]) / 1e9 if self._file else 0.0
-
-    def is_runnable(self) -> bool:
-        """The thread runs or waits for a processor: it does not sleep."""
-        if self._file is None:
-            return False
-        return (self._path / "stat").read_text().rpartition(")")[2].split()[0] == "R"
-
-    def close(self) -> None:
-        """To be called once."""
-        if self._file is not None:
-            os.close(self._file)
+watches: dict[asyncio.AbstractEventLoop, LoopWatch] = {}
 
 
 class LoopWatch:
-    """The steps (callbacks, turns of a task) of the loop that runs in the creating thread."""
+    """Beats on the loop that runs in the creating thread; a thread of its own sees it late."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.rollouts: dict[int, tuple[str, asyncio.Task[object]]] = {}
-        self.delay = RunDelay()
-        self._loop, self._thread = loop, threading.get_ident()
-        has_clock = hasattr(time, "pthread_getcpuclockid")
-        self._clock = time.pthread_getcpuclockid(self._thread) if has_clock else None
+        self._loop, self._thread, self._counts = loop, threading.get_ident(), ThreadCounts()
+        self._timer = Timer(_LATE_SEC, _LOOK_SEC)
+        self._seen = self._counts.now()
         self._step: FrameType | None = None
-        self._looked_at, self._cpu_sec = time.monotonic(), self._cpu()
-        self._delay_sec, self._collected = self.delay.total_sec(), _collected
         self._blocked_sec = self._ran_sec = 0.0
+        self._is_over = self._collects = False
+        self._idle_beats = 0
+        self._beat()
+        watches[loop] = self
+        gc.callbacks.append(self._note_collection)
+        threading.Thread(target=self._look_on, name="osmosis-loop-watch", daemon=True).start()
 
-    def _cpu(self) -> float:
-        return time.clock_gettime(self._clock) if self._clock is not None else 0.0
+    def end(self) -> None:
+        """The thread sees it when the timer expires, for the last time."""
+        self._is_over = True
+        del watches[self._loop]
+        gc.callbacks.remove(self._note_collection)
 
-    def is_over(self) -> bool:
+    def _beat(self) -> None:
+        self._idle_beats = self._idle_beats + 1 if self._is_idle() else 0
+        if self._idle_beats > _IDLE_BEATS and not self._is_over:
+            self.end()
+        if not self._is_over:
+            self._heard = self._counts.now()
+            self._timer.put_off()
+            self._loop.call_later(_BEAT_SEC, self._beat)
+
+    def _is_idle(self) -> bool:
         """No rollout runs. One that was cancelled is never reported as finished: ask its task."""
         while self.rollouts:
             key, (_, task) = next(iter(self.rollouts.items()))
             if not task.done():
-                return not self._loop.is_running()
+                return False
             del self.rollouts[key]
         return True
 
-    def step(self) -> list[FrameType]:
+    def _note_collection(self, phase: str, info: dict[str, int]) -> None:
+        """A full collection stops whatever runs, which is not to blame."""
+        self._collects = self._collects or info["generation"] == _OLDEST
+
+    def _look_on(self) -> None:
+        own = ThreadCounts()
+        waited_sec = own.now().delay
+        while not self._is_over:
+            self._timer.wait()
+            before, waited_sec = waited_sec, own.now().delay
+            if self._loop.is_running():
+                self._look(waited_sec - before)
+                while _LOOK_SEC / 2 < self._blocked_sec < _BLOCKED_SEC:
+                    time.sleep(_AGAIN_SEC)
+                    self._look(0)
+            elif not self._is_over:
+                self.end()
+
+    def _look(self, waited_sec: float) -> None:
+        """Add to the time of the step that runs, and report it once it is too long.
+
+        A look that comes far too late, and not for the `waited_sec` that this thread had no
+        processor, was held up by a C call that kept the interpreter: of the loop, if that ran.
+        """
+        stack = self._stack()
+        step = stack[-1] if stack and self.rollouts else None
+        before, now = max(self._heard, self._seen), self._counts.now()
+        gap_sec, ran_sec = now.at - before.at, now.ran - before.ran
+        if step is not self._step or before is self._heard:
+            asleep_sec = _LATE_SEC if before is self._heard else _LOOK_SEC
+            held_sec = ran_sec - asleep_sec - waited_sec - sys.getswitchinterval()
+            self._blocked_sec = self._ran_sec = max(0.0, held_sec)
+        else:
+            is_late = gap_sec > 1.5 * _LOOK_SEC
+            self._blocked_sec += ran_sec if is_late else gap_sec - now.delay + before.delay
+            self._ran_sec += ran_sec
+        if self._collects:
+            self._blocked_sec = self._ran_sec = 0.0
+        self._step, self._seen, self._collects = step, now, False
+        if step is not None and self._blocked_sec >= _BLOCKED_SEC:
+            warning = self._warning(stack)
+            if self._ran_sec >= _BLOCKED_SEC or not self._counts.is_runnable():
+                self._blocked_sec = -math.inf
+                _tell(*warning)
+
+    def _stack(self) -> list[FrameType]:
         """The running step's frames, innermost first; none when the loop waits or imports.
 
         The last one is the loop's call of it, the same object as long as the step is the same.
@@ -123,40 +136,6 @@ class LoopWatch:
                 return stack
             frame = frame.f_back
         return []
-
-    def look(self, stack: list[FrameType], held_sec: float) -> None:
-        """Add to the time of the step that runs, and report it once it is too long.
-
-        A C call held the interpreter for `held_sec` before: this thread's if it ran meanwhile.
-        A look that comes far too late proves no more than the time that this thread ran.
-        """
-        step, now = stack[-1] if stack and self.rollouts else None, time.monotonic()
-        cpu_sec = self._cpu()
-        ran_sec, gap_sec = cpu_sec - self._cpu_sec, now - self._looked_at
-        collected, self._collected = self._collected, _collected
-        if collected != self._collected:
-            self._blocked_sec = self._ran_sec = 0.0
-        elif step is not self._step:
-            self._blocked_sec = self._ran_sec = min(held_sec, ran_sec)
-        else:
-            self._blocked_sec += gap_sec if gap_sec < 1.5 * LOOK_SEC else ran_sec
-            self._ran_sec += ran_sec
-        self._step, self._looked_at, self._cpu_sec = step, now, cpu_sec
-        if step is None:
-            self._delay_sec = self.delay.total_sec()
-        elif self._blocked_sec >= _BLOCKED_SEC:
-            warning = self._warning(stack)
-            if self._is_proven():
-                self._blocked_sec = -math.inf
-                _tell(*warning)
-
-    def _is_proven(self) -> bool:
-        """The step ran for so long, or slept: it was not the machine that was busy."""
-        if self._ran_sec >= _BLOCKED_SEC:
-            return True
-        before, self._delay_sec = self._delay_sec, self.delay.total_sec()
-        self._blocked_sec -= self._delay_sec - before
-        return self._blocked_sec >= _BLOCKED_SEC and not self.delay.is_runnable()
 
     def _warning(self, stack: list[FrameType]) -> tuple[tuple[str, str], str]:
         """Warn about the innermost frame outside of the standard library, once for each caller."""
