@@ -1,6 +1,6 @@
-"""A timer that is put off without waking who sleeps on it, and what the system counts of a thread.
+"""A timer that is set again without waking who sleeps on it, and what the system counts.
 
-Foreign calls keep the interpreter: a busy thread that lets go of it waits to get it back.
+Foreign calls here keep the interpreter: a thread that lets go of it may wait to get it back.
 """
 
 from __future__ import annotations
@@ -11,47 +11,39 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 _libc = ctypes.PyDLL(None) if sys.platform == "linux" else None
 _START = ctypes.c_long(0)
+_POLL_SEC = 0.01
 
 
 class Timer:
-    """Expires `first_sec` after it was last put off, and every `next_sec` from then on."""
+    """Expires once, `sec` after it was last set."""
 
-    def __init__(self, first_sec: float, next_sec: float) -> None:
-        self._first_sec, self._next_sec, self._put_off_at = first_sec, next_sec, 0.0
+    def __init__(self, sec: float) -> None:
+        self._sec, self._due_at = sec, 0.0
         # struct itimerspec: seconds and nanoseconds of the interval, then of the first time
-        self._spec = (ctypes.c_long * 4)(0, int(next_sec * 1e9), 0, int(first_sec * 1e9))
+        self._spec = (ctypes.c_long * 4)(0, 0, 0, int(sec * 1e9))
         self._fd = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC) if _libc else -1
         if self._fd >= 0:
             weakref.finalize(self, os.close, self._fd)
 
-    def put_off(self) -> None:
+    def set(self) -> None:
         """From any thread; the one that waits sleeps on."""
-        self._put_off_at = time.monotonic()
-        if _libc and self._fd >= 0:
+        self._due_at = time.monotonic() + self._sec
+        if _libc:
             _libc.timerfd_settime(self._fd, 0, self._spec, None)
 
-    def wait(self) -> None:
-        """Sleep until it expires; where there is no such timer, wake up to see whether it has."""
+    def wait(self) -> float:
+        """Sleep until it expires; when that was to be. Not on Linux: wake up to see whether."""
         if self._fd >= 0:
             os.read(self._fd, 8)
-            return
-        time.sleep(self._next_sec)
-        while (sec := self._put_off_at + self._first_sec - time.monotonic()) > 0:
+            return self._due_at
+        time.sleep(_POLL_SEC)
+        while (sec := self._due_at - time.monotonic()) > 0:
             time.sleep(sec)
-
-
-class Counts(NamedTuple):
-    """Seconds: the time, what a thread has run, what it has waited for a processor."""
-
-    at: float
-    ran: float
-    delay: float
+        return time.monotonic()
 
 
 class ThreadCounts:
@@ -59,22 +51,21 @@ class ThreadCounts:
 
     def __init__(self) -> None:
         self._path = Path(f"/proc/self/task/{threading.get_native_id()}")
-        self._text, self._fd = ctypes.create_string_buffer(b"0 0", 80), -1
-        has_clock = hasattr(time, "pthread_getcpuclockid")
-        self._clock = time.pthread_getcpuclockid(threading.get_ident()) if has_clock else None
-        with suppress(OSError):
+        self._text, self._fd, self._clock = ctypes.create_string_buffer(b"0 0", 80), -1, None
+        if _libc:
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
             self._fd = os.open(self._path / "schedstat", os.O_RDONLY)
             weakref.finalize(self, os.close, self._fd)
 
-    def now(self) -> Counts:
-        """What it waits for a processor just now is counted when it runs again."""
-        if _libc and self._fd >= 0:
-            _libc.pread(self._fd, self._text, 79, _START)
-        ran = time.clock_gettime(self._clock) if self._clock is not None else 0.0
-        return Counts(time.monotonic(), ran, int(self._text.value.split()[1]) / 1e9)
+    def now(self) -> tuple[float, float]:
+        """Seconds it has run, and waited for a processor; a wait is counted when it ends."""
+        if _libc is None or self._clock is None:
+            return 0, 0
+        _libc.pread(self._fd, self._text, 79, _START)
+        delay = int(self._text.value.split()[1]) / 1e9
+        return time.clock_gettime(self._clock), delay
 
     def is_runnable(self) -> bool:
         """The thread runs or waits for a processor: it does not sleep."""
-        if self._fd < 0:
-            return False
-        return (self._path / "stat").read_text().rpartition(")")[2].split()[0] == "R"
+        stat = (self._path / "stat").read_text() if _libc else ")?"
+        return stat.rpartition(")")[2].split()[0] == "R"

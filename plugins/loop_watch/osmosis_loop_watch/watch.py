@@ -1,31 +1,29 @@
-"""Notices a loop that is late, and tells a step that blocks it from a machine that is busy."""
+"""Notes when each step of an event loop begins; a thread looks at those that take too long."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import logging
-import math
 import os
 import sys
 import threading
-import time
-from types import FrameType
+from contextlib import suppress
+from threading import get_ident
+from time import monotonic, sleep
+from types import CodeType, FrameType
 
 from osmosis_core import get_rollout_context
 from osmosis_loop_watch.clocks import ThreadCounts, Timer
 
-_BEAT_SEC = 0.01
-_LATE_SEC = 0.02
-"""Since the last beat, a block has lasted for 10 ms less at most."""
-_LOOK_SEC = 0.0205
-_AGAIN_SEC = 0.0055
-_BLOCKED_SEC = 0.0305
-"""Seen for so long, after the loop was late, a step is reported."""
-_IDLE_BEATS = 100
+_BLOCKED_SEC = 0.05
+_AGAIN_SEC = 0.005
+"""The timer is set so often at most, and a suspect looked at."""
+_LATE_SEC = 0.01
 _PLACES = 100
 _NAMED = 3
 _OLDEST = 2
+_MONITORING_TOOL = 4
 _RUN_STEP = asyncio.Handle._run.__code__  # pyright: ignore[reportPrivateUsage] - no step is without it
 _STDLIB = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - for startswith()
 _WARNING = (
@@ -33,41 +31,92 @@ _WARNING = (
     "it, or run it with asyncio.to_thread()"
 )
 _logger = logging.getLogger(__name__)
+_lock = threading.Lock()
 _told: set[tuple[str, str]] = set()
-watches: dict[asyncio.AbstractEventLoop, LoopWatch] = {}
+_watches: dict[int, LoopWatch] = {}
+"""By the loop's thread."""
+
+
+def watch_for(key: int, rollout_id: str, task: asyncio.Task[object]) -> None:
+    """Watch the loop that runs in this thread for one more rollout, which `task` runs."""
+    loop = task.get_loop()
+    with _lock:
+        watch = _watches.get(get_ident())
+        if watch is None or watch.loop is not loop:
+            if os.environ.get("OSMOSIS_LOOP_WATCH") == "0":
+                return
+            watch = _watches[get_ident()] = LoopWatch(loop)
+            _listen(on=True)
+        watch.rollouts[key] = rollout_id, task
+
+
+def finished(key: int) -> None:
+    """Of the loop that runs in this thread; the thread that looks ends soon after the last."""
+    watch = _watches.get(get_ident())
+    if watch is not None and watch.rollouts.pop(key, None) and not watch.rollouts:
+        watch.set_timer(monotonic())
+
+
+def end_all() -> None:
+    """For a forked child: it has neither the threads nor timers of its own, perhaps a held lock."""
+    global _lock
+    _lock = threading.Lock()
+    if _watches:
+        _watches.clear()
+        _listen(on=False)
+
+
+def _listen(*, on: bool) -> None:
+    event, tool = sys.monitoring.events.PY_START, _MONITORING_TOOL
+    if sys.monitoring.get_tool(tool) != __name__:
+        sys.monitoring.use_tool_id(tool, __name__)
+        sys.monitoring.register_callback(tool, event, _step_begins)
+    sys.monitoring.set_local_events(tool, _RUN_STEP, event if on else 0)
+
+
+def _step_begins(_code: CodeType, _offset: int) -> None:
+    watch = _watches.get(get_ident())
+    if watch is not None:
+        watch.began_at = monotonic()
+        if watch.rollouts:
+            watch.set_timer(watch.began_at)
 
 
 class LoopWatch:
-    """Beats on the loop that runs in the creating thread; a thread of its own sees it late."""
+    """The steps (callbacks, turns of a task) of the loop that runs in the creating thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.rollouts: dict[int, tuple[str, asyncio.Task[object]]] = {}
-        self._loop, self._thread, self._counts = loop, threading.get_ident(), ThreadCounts()
-        self._timer = Timer(_LATE_SEC, _LOOK_SEC)
-        self._seen = self._counts.now()
-        self._step: FrameType | None = None
-        self._blocked_sec = self._ran_sec = 0.0
-        self._is_over = self._collects = False
-        self._idle_beats = 0
-        self._beat()
-        watches[loop] = self
-        gc.callbacks.append(self._note_collection)
+        self.loop, self._thread = loop, get_ident()
+        self._counts, self._timer = ThreadCounts(), Timer(_BLOCKED_SEC)
+        self.began_at, self._set_at = monotonic(), 0.0
+        self.set_timer(self.began_at)
         threading.Thread(target=self._look_on, name="osmosis-loop-watch", daemon=True).start()
 
-    def end(self) -> None:
-        """The thread sees it when the timer expires, for the last time."""
-        self._is_over = True
-        del watches[self._loop]
+    def set_timer(self, now: float) -> None:
+        """Look in 50 ms from `now`, or from 5 ms before; what the thread had run by then."""
+        if now - self._set_at > _AGAIN_SEC:
+            self._set_at, self._before, self._collects = now, self._counts.now(), False
+            self._timer.set()
+
+    def _look_on(self) -> None:
+        gc.callbacks.append(self._note_collection)
+        due_at = self._timer.wait()
+        while not self._is_over():
+            with suppress(OSError):  # the loop's thread has ended
+                self._look(due_at)
+            due_at = self._timer.wait()
         gc.callbacks.remove(self._note_collection)
 
-    def _beat(self) -> None:
-        self._idle_beats = self._idle_beats + 1 if self._is_idle() else 0
-        if self._idle_beats > _IDLE_BEATS and not self._is_over:
-            self.end()
-        if not self._is_over:
-            self._heard = self._counts.now()
-            self._timer.put_off()
-            self._loop.call_later(_BEAT_SEC, self._beat)
+    def _is_over(self) -> bool:
+        with _lock:
+            if _watches.get(self._thread) is not self:
+                return True
+            if not self._is_idle() and self.loop.is_running():
+                return False
+            del _watches[self._thread]
+            _listen(on=bool(_watches))
+            return True
 
     def _is_idle(self) -> bool:
         """No rollout runs. One that was cancelled is never reported as finished: ask its task."""
@@ -82,52 +131,31 @@ class LoopWatch:
         """A full collection stops whatever runs, which is not to blame."""
         self._collects = self._collects or info["generation"] == _OLDEST
 
-    def _look_on(self) -> None:
-        own = ThreadCounts()
-        waited_sec = own.now().delay
-        while not self._is_over:
-            self._timer.wait()
-            before, waited_sec = waited_sec, own.now().delay
-            if self._loop.is_running():
-                self._look(waited_sec - before)
-                while _LOOK_SEC / 2 < self._blocked_sec < _BLOCKED_SEC:
-                    time.sleep(_AGAIN_SEC)
-                    self._look(0)
-            elif not self._is_over:
-                self.end()
-
-    def _look(self, waited_sec: float) -> None:
-        """Add to the time of the step that runs, and report it once it is too long.
-
-        A look that comes far too late, and not for the `waited_sec` that this thread had no
-        processor, was held up by a C call that kept the interpreter: of the loop, if that ran.
-        """
-        stack = self._stack()
-        step = stack[-1] if stack and self.rollouts else None
-        before, now = max(self._heard, self._seen), self._counts.now()
-        gap_sec, ran_sec = now.at - before.at, now.ran - before.ran
-        if step is not self._step or before is self._heard:
-            asleep_sec = _LATE_SEC if before is self._heard else _LOOK_SEC
-            held_sec = ran_sec - asleep_sec - waited_sec - sys.getswitchinterval()
-            self._blocked_sec = self._ran_sec = max(0.0, held_sec)
-        else:
-            is_late = gap_sec > 1.5 * _LOOK_SEC
-            self._blocked_sec += ran_sec if is_late else gap_sec - now.delay + before.delay
-            self._ran_sec += ran_sec
-        if self._collects:
-            self._blocked_sec = self._ran_sec = 0.0
-        self._step, self._seen, self._collects = step, now, False
-        if step is not None and self._blocked_sec >= _BLOCKED_SEC:
+    def _look(self, due_at: float) -> None:
+        """Look at the running step until it ends, or is proven to block."""
+        began_at, lost_sec = self.began_at, 0.0
+        while True:
+            late_sec = monotonic() - due_at
+            lost_sec += late_sec if late_sec > _LATE_SEC else 0  # another thread may have run
+            stack = self._stack()
+            if not stack or began_at != self.began_at or not self.rollouts or self._collects:
+                return
             warning = self._warning(stack)
-            if self._ran_sec >= _BLOCKED_SEC or not self._counts.is_runnable():
-                self._blocked_sec = -math.inf
-                _tell(*warning)
+            if self._is_proven(lost_sec):
+                return _tell(*warning)
+            due_at = monotonic() + _AGAIN_SEC
+            sleep(_AGAIN_SEC)
+
+    def _is_proven(self, lost_sec: float) -> bool:
+        """The step ran for so long, or slept: it was not the machine that was busy."""
+        sec = monotonic() - self.began_at
+        ran_sec, delay_sec = (n - b for n, b in zip(self._counts.now(), self._before, strict=True))
+        if sec < _BLOCKED_SEC or ran_sec >= _BLOCKED_SEC:
+            return sec >= _BLOCKED_SEC
+        return sec - delay_sec - lost_sec >= _BLOCKED_SEC and not self._counts.is_runnable()
 
     def _stack(self) -> list[FrameType]:
-        """The running step's frames, innermost first; none when the loop waits or imports.
-
-        The last one is the loop's call of it, the same object as long as the step is the same.
-        """
+        """The running step's frames, innermost first; none when the loop waits or imports."""
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage] - documented
         frame, stack = frames.get(self._thread), list[FrameType]()
         while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -147,7 +175,7 @@ class LoopWatch:
         return place, _WARNING % (self._where(), module, _name(foreign[0]), called_by)
 
     def _where(self) -> str:
-        running, task = list(self.rollouts.values()), asyncio.current_task(self._loop)
+        running, task = list(self.rollouts.values()), asyncio.current_task(self.loop)
         ids = [rollout_id for rollout_id, _ in running]
         here = [rollout_id for rollout_id, owner in running if owner is task]
         if task is not None and not here:  # a task that the rollout started
