@@ -45,8 +45,8 @@ def watch_for(key: int, rollout_id: str, task: asyncio.Task[object]) -> None:
         if watch is None or watch.loop is not loop:
             if os.environ.get("OSMOSIS_LOOP_WATCH") == "0":
                 return
-            watch = _watches[get_ident()] = LoopWatch(loop)
             _listen(on=True)
+            watch = _watches[get_ident()] = LoopWatch(loop)
         watch.rollouts[key] = rollout_id, task
 
 
@@ -89,9 +89,9 @@ class LoopWatch:
         self.rollouts: dict[int, tuple[str, asyncio.Task[object]]] = {}
         self.loop, self._thread = loop, get_ident()
         self._counts, self._timer = ThreadCounts(), Timer(_BLOCKED_SEC)
+        threading.Thread(target=self._look_on, name="osmosis-loop-watch", daemon=True).start()
         self.began_at, self._set_at = monotonic(), 0.0
         self.set_timer(self.began_at)
-        threading.Thread(target=self._look_on, name="osmosis-loop-watch", daemon=True).start()
 
     def set_timer(self, now: float) -> None:
         """Look in 50 ms from `now`, or from 5 ms before; what the thread had run by then."""
