@@ -24,6 +24,8 @@ _PLACES = 100
 _NAMED = 3
 _OLDEST = 2
 _MONITORING_TOOL = 4
+_START_THREAD = threading.Thread.start.__code__
+"""Waits until the machine has a processor for the new thread."""
 _RUN_STEP = asyncio.Handle._run.__code__  # pyright: ignore[reportPrivateUsage] - no step is without it
 _STDLIB = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - for startswith()
 _WARNING = (
@@ -159,6 +161,8 @@ class LoopWatch:
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage] - documented
         frame, stack = frames.get(self._thread), list[FrameType]()
         while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+            if frame.f_code is _START_THREAD:
+                break
             stack.append(frame)
             if frame.f_code is _RUN_STEP:
                 return stack
