@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full lint types fix wheels bench clean
 
-PLUGINS := strands openai_agents eval
+PLUGINS := strands langgraph openai_agents eval
 EDITABLE := -e . $(PLUGINS:%=-e plugins/%) -e examples/plugin_call_log
 BIN := .venv/bin
 STAMP := .venv/.installed

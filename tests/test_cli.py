@@ -95,7 +95,8 @@ class TestPlugins:
         done = osmosis("plugins", "--strict")
         assert (done.returncode, done.stderr) == (0, "")
         lines = [line.split() for line in done.stdout.splitlines()]
-        assert [line[0] for line in lines] == ["core", "call-log", "eval", "strands"]
+        names = ["core", "call-log", "eval", "langgraph", "openai_agents", "strands"]
+        assert [line[0] for line in lines] == names
         assert {line[3] for line in lines} == {"loaded"}
 
     def test_json_lists_what_each_offers(self, osmosis):
