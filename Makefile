@@ -1,6 +1,6 @@
 # A fresh machine needs Python 3.12 or newer, pip and make; everything else lands in .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lint types fix wheels bench clean
+.PHONY: help demo test test-full lint types fix capabilities wheels bench clean
 
 PLUGINS := strands langgraph openai_agents eval
 EDITABLE := -e . $(PLUGINS:%=-e plugins/%) -e examples/plugin_call_log
@@ -39,6 +39,9 @@ types: $(STAMP) ## strict types
 fix: $(STAMP) ## format and mend what lint can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+capabilities: $(STAMP) ## check every framework and write the table of docs/frameworks.md
+	$(BIN)/python -m osmosis_core.testing.adapter_conformance.matrix docs/frameworks.md
 
 wheels: $(STAMP) ## build every distribution into dist/
 	rm -rf dist

@@ -165,6 +165,14 @@ def sent(call: PolicyCall | Received) -> str:
     return json.dumps(messages, ensure_ascii=False)
 
 
+def is_told(policy: ScriptedPolicy) -> bool:
+    """True when the policy's last request ends with tool results that speak of an error."""
+    last = policy.requests[-1].body["messages"][-1]
+    said = str(last["content"]).lower()
+    words = ("error", "fail", "exception", "broke", "not found", "unknown")
+    return last["role"] == "tool" and any(word in said for word in words)
+
+
 def echo_rollout(request: Received) -> Answer:
     """Answer with the rollout's id, a moment later."""
     return Delay(f"answer to {request.rollout_id}.", before_sec=0.02)

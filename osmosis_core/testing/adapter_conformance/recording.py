@@ -157,7 +157,7 @@ class Recording(AdapterSuite):
         for call in sample.calls:
             has_all = call.prompt_token_ids and call.completion_token_ids and call.logprobs
             expect(has_all, f"call {call.index} has no token ids or log-probs")
-        leaked = [n for n in ("token_ids", "logprob") if n in native(sample)]
+        leaked = [name for name in ('token_ids"', '"logprob"') if name in native(sample)]
         expect(not leaked, f"the sample's messages hold {leaked}")
 
     @check("recording")

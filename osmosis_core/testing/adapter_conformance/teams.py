@@ -9,6 +9,7 @@ from osmosis_core.testing.adapter_conformance.kit import (
     AdapterSuite,
     check,
     expect,
+    is_told,
     native,
     sent,
     user,
@@ -100,6 +101,7 @@ class Teams(AdapterSuite):
             except Exception as raised:
                 error = raised
             samples = await rollout.get_samples()
-        told = any(word in sent(policy.requests[-1]) for word in ("aide broke", "400"))
-        expect(error is not None or told, "neither the caller nor the policy heard of it")
+        expect(
+            error is not None or is_told(policy), "neither the caller nor the policy heard of it"
+        )
         expect(samples["aide"].calls[0].error, "the failed call is not in the sub-agent's sample")
