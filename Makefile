@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full lint types fix capabilities wheels bench clean
 
-PLUGINS := strands langgraph openai_agents eval
+PLUGINS := strands langgraph openai_agents eval gateway
 EDITABLE := -e . $(PLUGINS:%=-e plugins/%) -e examples/plugin_call_log
 BIN := .venv/bin
 STAMP := .venv/.installed

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from langchain.agents import create_agent
+from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
@@ -72,9 +73,7 @@ class LangGraphAdapter(AdapterFixtures):
         async def ask(task: str) -> str:
             return _text(await agent.ainvoke({"messages": [{"role": "user", "content": task}]}))
 
-        return StructuredTool.from_function(
-            coroutine=ask, name=name, description=f"Ask {name}."
-        )
+        return StructuredTool.from_function(coroutine=ask, name=name, description=f"Ask {name}.")
 
     async def run_helper(self, name: str, prompt: list[Message]) -> str:
         """An agent inside a scope that is not trainable."""
@@ -88,6 +87,14 @@ class LangGraphAdapter(AdapterFixtures):
     async def run_conversation(self, name: str, turns: Sequence[str]) -> str:
         """One thread of a checkpointer."""
         return await self._converse(self._agent(name, checkpointer=InMemorySaver()), turns)
+
+    async def run_trimmed(self, name: str, turns: Sequence[str]) -> str:
+        """Middleware that summarises all but the latest messages."""
+        forget = SummarizationMiddleware(
+            self.create_model(), trigger=("messages", 5), keep=("messages", 2)
+        )
+        options: dict[str, Any] = {"checkpointer": InMemorySaver(), "middleware": [forget]}
+        return await self._converse(self._agent(name, **options), turns)
 
     async def _converse(self, agent: Any, turns: Sequence[str]) -> str:
         thread = {"configurable": {"thread_id": "1"}}
