@@ -20,7 +20,8 @@ import socket
 import sys
 import threading
 import warnings
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections.abc import Generator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,11 @@ def _state() -> dict[str, Any]:
             [type(h).__name__ for h in root.handlers],
             logging.root.manager.disable,
         ],
-        "the warning filters": [str(f) for f in warnings.filters if f[2].__module__ == "builtins"],
+        "the warning filters": [
+            str(f)
+            for f in warnings.filters
+            if f[1] is None and f[3] is None and f[2].__module__ == "builtins"
+        ],
         "the event loop policy": type(loop_policy).__qualname__,
         "sys.excepthook": sys.excepthook.__qualname__,
         "the handler of SIGINT": str(signal.getsignal(signal.SIGINT)),
@@ -113,15 +118,26 @@ def _attributes(value: object) -> dict[str, Any]:
         return {}
 
 
-async def _runs(fixtures: AdapterFixtures, url: str, key: str) -> list[str]:
-    """Run twice inside rollouts; the errors, and the tasks that are left."""
-    for name in ("first", "second"):
-        with RolloutContext(url, key, f"probe-{name}", retry=FAST_RETRY) as rollout:
-            with suppress(NotImplementedError):
-                await fixtures.run_agent(name, user("hello"))
-            await rollout.get_samples()
+async def _run(fixtures: AdapterFixtures, url: str, key: str) -> list[str]:
+    """Run an agent inside a rollout; returns the tasks that are left."""
+    with RolloutContext(url, key, "probe", retry=FAST_RETRY) as rollout:
+        await fixtures.run_agent("agent", user("hello"))
+        await rollout.get_samples()
     await asyncio.sleep(0.1)
-    return [str(t) for t in asyncio.all_tasks() - {asyncio.current_task()}]
+    return [str(task) for task in asyncio.all_tasks() - {asyncio.current_task()}]
+
+
+@contextmanager
+def _logging_to(stream: io.StringIO) -> Generator[None]:
+    handler, root = logging.StreamHandler(stream), logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
 
 
 def _open_sockets() -> int:
@@ -142,23 +158,18 @@ def main() -> None:
         fixtures = load(path)
         fixtures.create_model()
         report["import"], before = _changed(before), _state()
-        handler, root = logging.StreamHandler(log), logging.getLogger()
-        level = root.level
-        root.addHandler(handler)
-        root.setLevel(logging.DEBUG)
         sockets = _open_sockets()
-        try:
-            report["tasks"] = asyncio.run(_runs(fixtures, url, key))
-        finally:
-            root.removeHandler(handler)
-            root.setLevel(level)
+        report["tasks"] = asyncio.run(_run(fixtures, url, key))
+        report["printed"] = printed.getvalue()
+        with _logging_to(log):
+            asyncio.run(_run(fixtures, url, key))
     report["run"] = _changed(before)
     report["sockets"] = _open_sockets() - sockets
     report["threads"] = [
         t.name for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()
     ]
     report["key in"] = _holders(key) + [f"${n}" for n, v in os.environ.items() if key in v]
-    report["printed"], report["logged the key"] = printed.getvalue(), key in log.getvalue()
+    report["logged the key"] = key in log.getvalue() + printed.getvalue()
     print(json.dumps(report))
 
 
