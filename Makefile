@@ -3,14 +3,15 @@
 .PHONY: help demo test test-full lint types fix capabilities wheels bench clean
 
 PLUGINS := strands langgraph openai_agents eval gateway
-EDITABLE := -e . $(PLUGINS:%=-e plugins/%) -e examples/plugin_call_log
+EXAMPLES := plugin_call_log plugins/osmosis_pydantic_ai plugins/osmosis_smolagents
+EDITABLE := -e . $(PLUGINS:%=-e plugins/%) $(EXAMPLES:%=-e examples/%)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(STAMP): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml examples/*/pyproject.toml)
+$(STAMP): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml) $(EXAMPLES:%=examples/%/pyproject.toml)
 	@for python in python3.12 python3.13 python3.14 python3 python; do \
 	  if $$python -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then \
 	    test -x $(BIN)/python || $$python -m venv .venv; found=1; break; fi; done; \

@@ -1,6 +1,7 @@
 """Wheels, installed in clean environments, work without anything of this checkout."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,9 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+THIRD_PARTIES = ROOT / "examples/plugins"
 
 
 def run(*command, cwd):
@@ -180,3 +184,43 @@ def test_kernel_alone_says_how_to_get_the_rest(kernel_alone):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "pip install 'osmosis-core[eval]'" in done.stderr
+
+
+def built(source, wheels):
+    """The wheels' folder, with one more of this project in it."""
+    options = ["--quiet", "--wheel", "--python", sys.executable, "--out-dir", wheels]
+    run(UV, "build", *options, source, cwd=wheels)
+    return wheels
+
+
+def passes_its_own_tests(environment, folder):
+    """Run a project's tests, copied away from its sources, with nothing but what is installed."""
+    tests = shutil.copytree(folder / "tests", environment.folder / "its_tests")
+    (environment.folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    python = environment.bin / "python"
+    said = run(python, "-m", "pytest", "-q", tests, cwd=environment.folder)
+    return int(said.rpartition(" passed")[0].split()[-1])
+
+
+@pytest.mark.parametrize("name", ["pydantic_ai", "smolagents"])
+def test_plugin_of_a_third_party_works_from_wheels(name, tmp_path, wheels):
+    source = THIRD_PARTIES / f"osmosis_{name}"
+    shutil.copytree(source, tmp_path / "source")
+    folder = shutil.copytree(wheels, tmp_path / "wheels")
+    environment = Environment(tmp_path, built(tmp_path / "source", folder), f"osmosis-{name}[test]")
+    assert passes_its_own_tests(environment, source) > 90
+    assert ", 0 failed," in environment.osmosis("plugins", "check", name)
+    listed = environment.osmosis("plugins", "--strict")
+    assert [line.split()[0] for line in listed.splitlines()] == ["core", name]
+
+
+@pytest.mark.parametrize("kind", ["framework", "backend"])
+def test_new_plugin_works_from_a_wheel(kind, tmp_path, wheels, kernel_alone):
+    kernel_alone.osmosis("plugins", "new", "tide-pool", f"--{kind}", "--dir", tmp_path)
+    source, folder = tmp_path / "osmosis-tide-pool", shutil.copytree(wheels, tmp_path / "wheels")
+    environment = Environment(tmp_path, built(source, folder), "osmosis-tide-pool[test]")
+    assert passes_its_own_tests(environment, source) > 50
+    if kind == "framework":
+        assert ", 0 failed," in environment.osmosis("plugins", "check", "tide-pool")
+    listed = environment.osmosis("plugins", "--strict")
+    assert [line.split()[0] for line in listed.splitlines()] == ["core", "tide-pool"]

@@ -29,7 +29,7 @@ def _delegates(names: Sequence[str], times: int = 1) -> Any:
         if not agents or done >= times:
             return f"{request.sample_id} is done"
         parameters: dict[str, Any] = agents[0]["parameters"]
-        wanted = parameters.get("required") or parameters.get("properties") or {}
+        wanted: list[str] = parameters.get("required") or list(parameters.get("properties") or ())
         return Tool(agents[0]["name"], {name: f"TASK-{done}" for name in wanted})
 
     return answer
