@@ -96,7 +96,8 @@ class TestPlugins:
         done = osmosis("plugins", "--strict")
         assert (done.returncode, done.stderr) == (0, "")
         lines = [line.split() for line in done.stdout.splitlines()]
-        names = ["core", "call-log", "eval", "gateway", "langgraph", "openai_agents", "strands"]
+        names = ["core", "call-log", "eval", "gateway", "langgraph", "openai_agents"]
+        names += ["pydantic_ai", "smolagents", "strands"]
         assert [line[0] for line in lines] == names
         assert {line[3] for line in lines} == {"loaded"}
 
