@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full lint types fix capabilities wheels bench clean
 
-PLUGINS := strands langgraph openai_agents eval gateway
+PLUGINS := strands langgraph openai_agents eval gateway loop_watch
 EXAMPLES := plugin_call_log plugins/osmosis_pydantic_ai plugins/osmosis_smolagents
 EDITABLE := -e . $(PLUGINS:%=-e plugins/%) $(EXAMPLES:%=-e examples/%)
 BIN := .venv/bin
@@ -53,6 +53,7 @@ bench: $(STAMP) ## benchmarks, side by side with the peer when it can be install
 	$(BIN)/python benchmarks/kernel.py
 	$(BIN)/python benchmarks/transport.py
 	$(BIN)/python benchmarks/records.py
+	$(BIN)/python benchmarks/loop_watch.py
 
 clean: ## remove everything that was installed or built
 	rm -rf .venv .venv-peer dist .osmosis
