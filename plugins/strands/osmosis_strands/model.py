@@ -34,7 +34,7 @@ from osmosis_core.policy import (
     bound_headers,
     current_scope,
 )
-from osmosis_strands.callers import calling_agent, register, watch
+from osmosis_strands.callers import calling_agent, register, starter_of, watch
 from osmosis_strands.cancelling import until_set
 from osmosis_strands.history import History
 
@@ -132,19 +132,16 @@ class PolicyModel(ModelRouter):
             del request["tools"]
         if self._binding is not None:
             is_trainable = self._binding.is_trainable and current_scope().trainable
+            agent = self._binding.agent() if self._binding.agent else None
             labels = bound_headers(
                 self._binding.rollout,
                 self._binding.sample_id,
                 trainable=is_trainable,
-                tee=self._is_watched(self._binding),
+                tee=agent is not None and agent.callback_handler is not null_callback_handler,
+                parent=agent and starter_of(agent),
             )
             request["extra_headers"] = {**(request.get("extra_headers") or {}), **labels}
         return request
-
-    def _is_watched(self, binding: _Binding) -> bool:
-        """True when the agent's callback handler takes deltas, so that they must be real."""
-        agent = binding.agent() if binding.agent else None
-        return agent is not None and agent.callback_handler is not null_callback_handler
 
     @classmethod
     def format_request_message_content(cls, content: Any, **kwargs: Any) -> dict[str, Any]:
