@@ -23,6 +23,8 @@ class Run:
     parent: Run | None
     name: str
     metadata: Mapping[str, Any]
+    scope: str = ""
+    """The sample of the `agent_scope` that it began in."""
     inputs: Any = None
     is_tool: bool = False
     node: str | None = None
