@@ -176,14 +176,14 @@ def speaker(messages):
     return text.removeprefix("You are ").removesuffix(".")
 
 
-def play(received):
+def play(body):
     """Ask everybody that may be asked, with one's own question, then say what they said."""
-    messages, name = received.body["messages"], speaker(received.body["messages"])
+    messages, name = body["messages"], speaker(body["messages"])
     told = [message for message in messages if message["role"] == "tool"]
     if told:
         return f"{name}({', '.join(str(texts(message)) for message in told)})"
     question = texts(next(message for message in messages if message["role"] == "user"))
-    tools = [tool["function"]["name"] for tool in received.body.get("tools") or []]
+    tools = [tool["function"]["name"] for tool in body.get("tools") or []]
     asks = tuple(Tool(tool, {"question": question}) for tool in tools)
     return Turn(asks) if asks else f"{name}:{question}"
 

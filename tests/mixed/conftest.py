@@ -6,5 +6,5 @@ from osmosis_core.testing import ScriptedPolicy
 
 @pytest.fixture
 def policy():
-    with ScriptedPolicy(play) as policy:
+    with ScriptedPolicy(lambda received: play(received.body)) as policy:
         yield policy
