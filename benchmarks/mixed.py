@@ -1,7 +1,7 @@
 """Many mixed rollouts at once, each call and message checked; prints one table.
 
-Every rollout is a chain of four agents, one of each framework and one over the bare SDK, in an order
-of its own, and has a word of its own that every message carries. `mixed.py 1000` rolls out fewer.
+A rollout is a chain of four agents, one of each framework and one over the bare SDK, in one of all
+orders, with a word of its own that every message carries. `mixed.py 1000` rolls out fewer.
 """
 
 import asyncio

@@ -38,10 +38,9 @@ class Langgraph:
         return (await self.agent.ainvoke({"messages": question}))["messages"][-1].text
 
     async def stream(self, question):
-        given, last = {"messages": question}, None
-        async for last in self.agent.astream(given, stream_mode="values"):
-            pass
-        return last["messages"][-1].text
+        given = {"messages": question}
+        states = [state async for state in self.agent.astream(given, stream_mode="values")]
+        return states[-1]["messages"][-1].text
 
     def block(self, question):
         return self.agent.invoke({"messages": question})["messages"][-1].text
@@ -66,9 +65,8 @@ class Strands:
         return str(await self.agent.invoke_async(question)).strip()
 
     async def stream(self, question):
-        async for event in self.agent.stream_async(question):
-            pass
-        return str(event["result"]).strip()
+        events = [event async for event in self.agent.stream_async(question)]
+        return str(events[-1]["result"]).strip()
 
     def block(self, question):
         return str(self.agent(question)).strip()
