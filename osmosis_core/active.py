@@ -6,7 +6,7 @@ so they nest.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -37,9 +37,18 @@ class _Frame:
     is_scope: bool = False
 
 
+@dataclass(slots=True)
+class _Tool:
+    """A tool at work for a call; once it is over, what was acted on before counts again."""
+
+    call: PolicyCall | None
+    before: PolicyCall | _Tool | None
+    is_over: bool = False
+
+
 _DEFAULT_SCOPE = Scope()
 _frame: ContextVar[_Frame | None] = ContextVar("osmosis_rollout", default=None)
-_last_call: ContextVar[PolicyCall | None] = ContextVar("osmosis_last_call", default=None)
+_last_call: ContextVar[PolicyCall | _Tool | None] = ContextVar("osmosis_last_call", default=None)
 
 
 def enter(context: RolloutContext) -> None:
@@ -107,9 +116,24 @@ def _framed(context: RolloutContext | None, scope: Scope) -> Generator[None]:
 
 def last_call() -> PolicyCall | None:
     """The latest policy call made in this context, or in the one that started it."""
-    return _last_call.get()
+    latest = _latest()
+    return latest.call if isinstance(latest, _Tool) else latest
+
+
+def _latest() -> PolicyCall | _Tool | None:
+    latest = _last_call.get()
+    while isinstance(latest, _Tool) and latest.is_over:
+        latest = latest.before
+    return latest
 
 
 def set_last_call(call: PolicyCall | None) -> None:
     """Say which call's answer is being acted on from here on in this context."""
     _last_call.set(call)
+
+
+def begin_tool(call: PolicyCall | None) -> Callable[[], None]:
+    """Act on a call from here on in this context, until what is returned is called anywhere."""
+    tool = _Tool(call, _latest())
+    _last_call.set(tool)
+    return lambda: setattr(tool, "is_over", True)

@@ -2,11 +2,11 @@
 
 import functools
 import importlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from types import ModuleType
 from typing import Any
 
-from osmosis_core.active import Scope, get_rollout_context, set_last_call
+from osmosis_core.active import Scope, begin_tool, get_rollout_context
 from osmosis_core.context import RolloutContext
 from osmosis_core.errors import ConfigError
 from osmosis_core.policy import binding
@@ -66,14 +66,15 @@ def bound_headers(
     return {**headers, binding.TEE_HEADER: "1"} if tee else headers
 
 
-def in_tool_of(sample_id: str) -> None:
+def in_tool_of(sample_id: str) -> Callable[[], None]:
     """Say that what runs from here on in this context is a tool of this sample's agent.
 
     For adapters whose framework runs tools in tasks that inherit nothing from the model call: call
-    it where a tool begins. Agents started there get `started_by`.
+    it where a tool begins. Agents started there get `started_by`. What it returns ends the tool,
+    in whatever context it is called.
     """
     context = get_rollout_context()
-    set_last_call(context and context.latest_tool_call(sample_key(sample_id)))
+    return begin_tool(context and context.latest_tool_call(sample_key(sample_id)))
 
 
 def _httpx() -> ModuleType:

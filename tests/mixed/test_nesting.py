@@ -55,6 +55,32 @@ async def test_agents_of_all_kinds_asked_at_once_are_started_by_one_call(policy,
     assert sorted(child.sample_id for child in tree.children) == sorted(set(KINDS) - {boss})
 
 
+@pytest.mark.parametrize("mode", ["run", "stream", "block"])
+@pytest.mark.parametrize("first", KINDS)
+async def test_agents_one_after_the_other_start_nobody(policy, first, mode):
+    def look(question: str) -> str:
+        """Look it up."""
+        return "found"
+
+    async def search(question: str) -> str:
+        """Look it up."""
+        return "found"
+
+    tool = look if mode == "block" else search
+    agent, then = KINDS[first](first, [tool]), KINDS["bare"]("then", [])
+    with policy.rollout() as rollout:
+        if mode == "block":
+            await asyncio.to_thread(lambda: [agent.block("q"), then.block("q")])
+        else:
+            await getattr(agent, mode)("q")
+            await then.run("q")
+    assert [(call.sample_id, call.started_by) for call in rollout.calls] == [
+        (first, None),
+        (first, None),
+        ("then", None),
+    ]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_helper_of_any_kind_in_an_untrained_scope_is_recorded_and_not_trained_on(
     policy, kind

@@ -90,7 +90,7 @@ class Watch:
             run.node = str(run.metadata.get("langgraph_node"))
             acting = self._acting.get(self._graph(run))
         if acting is not None:
-            in_tool_of(acting.sample_id)
+            run.leave = in_tool_of(acting.sample_id)
 
     def end(self, run_id: Hashable, outputs: Any) -> None:
         """Drop a run; what a node returned becomes part of its agent's history."""
@@ -98,6 +98,8 @@ class Watch:
             run = self._runs.pop(run_id, None)
             if run is None or run.node is None:
                 return
+            if run.leave is not None:
+                run.leave()
             graph = self._graph(run)
             _, key, talk = graph.agent(run)
             own, acting = self._agents.get(key), self._acting.get(graph)
