@@ -58,8 +58,8 @@ def bound_headers(
 
     For adapters whose framework calls the model from a thread or generator that does not inherit
     them. `tee=True` asks for real deltas, for a consumer that shows them. `parent` is the sample of
-    the agent whose tool call or handoff started this one, where the framework runs tools in tasks
-    that inherit nothing from the call. The headers never leave the process.
+    the agent that handed over to this one and does not wait for it. The headers never leave the
+    process.
     """
     scope = Scope(sample_key(sample_id), trainable, parent and sample_key(parent))
     headers = {binding.BINDING_HEADER: binding.binding_header(context, scope)}

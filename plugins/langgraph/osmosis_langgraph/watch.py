@@ -80,8 +80,8 @@ class Watch:
         """Take a run into the tree; a node acts on the latest tool calls in its graph."""
         with self._lock:
             parent = self._runs.get(event.get("parent_run_id"))
-            metadata, scope = event.get("metadata") or {}, current_scope().sample_id
-            run = Run(parent, name, metadata, scope=scope, **known)
+            scope = current_scope().sample_id
+            run = Run(parent, name, event.get("metadata") or {}, scope=scope, **known)
             self._runs[event["run_id"]] = run
             if run.task and (parent is None or run.task != parent.task):
                 run.attempt = self._attempts[run.task] = self._attempts.get(run.task, 0) + 1
