@@ -39,11 +39,9 @@ class _Frame:
 
 @dataclass(slots=True)
 class _Tool:
-    """A tool at work for a call; once it is over, what was acted on before counts again."""
+    """A tool at work: the call that it was asked for in, and once it is over what was before."""
 
-    call: PolicyCall | None
-    before: PolicyCall | _Tool | None
-    is_over: bool = False
+    call: PolicyCall | _Tool | None
 
 
 _DEFAULT_SCOPE = Scope()
@@ -75,14 +73,12 @@ def _restore(frame: _Frame | None) -> None:
 
 def get_rollout_context() -> RolloutContext | None:
     """The active rollout, or None outside of one."""
-    frame = _frame.get()
-    return frame.context if frame else None
+    return frame.context if (frame := _frame.get()) else None
 
 
 def current_scope() -> Scope:
     """Whose calls are made here: the innermost `agent_scope` of the active rollout."""
-    frame = _frame.get()
-    return frame.scope if frame else _DEFAULT_SCOPE
+    return frame.scope if (frame := _frame.get()) else _DEFAULT_SCOPE
 
 
 @contextmanager
@@ -116,14 +112,9 @@ def _framed(context: RolloutContext | None, scope: Scope) -> Generator[None]:
 
 def last_call() -> PolicyCall | None:
     """The latest policy call made in this context, or in the one that started it."""
-    latest = _latest()
-    return latest.call if isinstance(latest, _Tool) else latest
-
-
-def _latest() -> PolicyCall | _Tool | None:
     latest = _last_call.get()
-    while isinstance(latest, _Tool) and latest.is_over:
-        latest = latest.before
+    while isinstance(latest, _Tool):
+        latest = latest.call
     return latest
 
 
@@ -134,6 +125,6 @@ def set_last_call(call: PolicyCall | None) -> None:
 
 def begin_tool(call: PolicyCall | None) -> Callable[[], None]:
     """Act on a call from here on in this context, until what is returned is called anywhere."""
-    tool = _Tool(call, _latest())
+    tool, before = _Tool(call), _last_call.get()
     _last_call.set(tool)
-    return lambda: setattr(tool, "is_over", True)
+    return lambda: setattr(tool, "call", before)

@@ -216,8 +216,6 @@ class RolloutContext:
             call.index = len(self._calls)
             call.started_by = self._started_by(call.sample_id, parent)
             self._calls.append(call)
-            if parent is not None:
-                self._handed_over.add((call.sample_id, call.started_by))
 
     def latest_tool_call(self, sample_id: str) -> PolicyCall | None:
         """The latest call of a sample whose answer asks for tools."""
@@ -232,6 +230,7 @@ class RolloutContext:
         call, found, is_waiting = last_call(), None, True
         if parent is not None:
             call = self.latest_tool_call(parent)
+            self._handed_over.add((sample_id, call and call.index))
         elif call is not None and self._calls[call.index : call.index + 1] != [call]:
             return None
         while call is not None:

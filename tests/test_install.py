@@ -11,7 +11,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
 ROOT = Path(__file__).parents[1]
 UV = Path(sys.executable).parent / "uv"
-FOREIGN = {"httpx", "httpx2", "litellm", "openai", "osmosis-eval", "rich", "strands-agents"}
+FOREIGN = {"httpx", "httpx2", "litellm", "openai", "osmosis-eval", "osmosis-gateway", "rich"}
+FOREIGN |= {"starlette", "strands-agents", "uvicorn"}
 
 STRANDS_ROLLOUT = """
 import asyncio

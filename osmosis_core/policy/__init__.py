@@ -7,6 +7,8 @@ finds the active rollout when it is called.
 
 from osmosis_core.active import agent_scope, current_scope
 from osmosis_core.errors import failed_call
+from osmosis_core.policy.assemble import EventReader
+from osmosis_core.policy.binding import WireRequest, WireResponse
 from osmosis_core.policy.clients import (
     BASE_URL,
     MODEL,
@@ -15,15 +17,20 @@ from osmosis_core.policy.clients import (
     client,
     in_tool_of,
 )
+from osmosis_core.policy.transport import exchange
 
 __all__ = [
     "BASE_URL",
     "MODEL",
+    "EventReader",
+    "WireRequest",
+    "WireResponse",
     "agent_scope",
     "async_client",
     "bound_headers",
     "client",
     "current_scope",
+    "exchange",
     "failed_call",
     "in_tool_of",
 ]

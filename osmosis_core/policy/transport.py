@@ -205,7 +205,8 @@ def _encoded(body: Json) -> bytes:
 
 def _answer(sent: _Exchange, outcome: Outcome) -> WireResponse:
     if outcome.error is not None:
-        return WireResponse(outcome.error_status, _JSON, outcome.error_body, sent.call)
+        headers = {**_JSON, "retry-after": outcome.retry_after} if outcome.retry_after else _JSON
+        return WireResponse(outcome.error_status, headers, outcome.error_body, sent.call)
     if outcome.completion is None or sent.asked is None or sent.chat is None:
         content_type = {"content-type": outcome.content_type}
         return WireResponse(outcome.status or 200, content_type, outcome.body)

@@ -135,6 +135,12 @@ async def test_retry_after_in_seconds_is_waited_for(call, status):
     assert record.duration_sec >= 0.2
 
 
+async def test_retry_after_of_the_last_try_is_handed_on(ask):
+    once = RetryPolicy(max_attempts=1)
+    with ScriptedPolicy(Status(429, retry_after="7")) as policy, policy.rollout(retry=once):
+        assert (await ask()).headers["retry-after"] == "7"
+
+
 async def test_retry_after_as_a_date_is_waited_for(call):
     then = int(time.time()) + 2
     record = await call(Status(429, retry_after=email.utils.formatdate(then, usegmt=True)), "hello")
