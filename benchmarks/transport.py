@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from kernel import PEER, PEER_PYTHON, install_peer
 
@@ -41,13 +42,15 @@ def stub() -> Generator[str]:
 
 
 class Bench:
+    script = HERE / "transport_load.py"
+
     def __init__(self, root: str, has_peer: bool) -> None:
         self.root, self.has_peer = root, has_peer
 
-    def once(self, load: str, python: str = sys.executable, number: int = 0) -> dict[str, float]:
+    def once(self, load: str, python: str = sys.executable, number: int = 0) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as home:
             env = {**os.environ, "_OSMOSIS_ROLLOUT_ARTIFACT_ROOT": home, "HOME": home}
-            command = [python, str(HERE / "transport_load.py"), load, self.root, str(number)]
+            command = [python, str(self.script), load, self.root, str(number)]
             done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
         if done.returncode:
             sys.exit(f"{load} in {python}: {done.stderr[-2000:]}")
