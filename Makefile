@@ -1,8 +1,8 @@
 # A fresh machine needs Python 3.12 or newer, pip and make; everything else lands in .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lint types fix wheels bench clean
+.PHONY: help demo test test-full lint types fix capabilities wheels bench clean
 
-PLUGINS := strands langgraph openai_agents eval gateway
+PLUGINS := strands langgraph openai_agents eval gateway loop_watch
 EDITABLE := -e . $(PLUGINS:%=-e plugins/%) -e examples/plugin_call_log
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -40,6 +40,9 @@ fix: $(STAMP) ## format and mend what lint can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+capabilities: $(STAMP) ## check every framework and write the table of docs/frameworks.md
+	$(BIN)/python -m osmosis_core.testing.adapter_conformance.matrix docs/frameworks.md
+
 wheels: $(STAMP) ## build every distribution into dist/
 	rm -rf dist
 	$(BIN)/uv build --quiet --wheel --out-dir dist .
@@ -50,6 +53,7 @@ bench: $(STAMP) ## benchmarks, side by side with the peer when it can be install
 	$(BIN)/python benchmarks/transport.py
 	$(BIN)/python benchmarks/frameworks.py
 	$(BIN)/python benchmarks/records.py
+	$(BIN)/python benchmarks/loop_watch.py
 
 clean: ## remove everything that was installed or built
 	rm -rf .venv .venv-kernel .venv-peer dist .osmosis

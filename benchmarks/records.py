@@ -8,7 +8,6 @@ import tracemalloc
 from osmosis_core import RolloutContext, RolloutSample
 from osmosis_core.active import Scope
 from osmosis_core.policy.calls import begin_call, complete_call, end_call
-from osmosis_core.policy.chains import conversations
 
 
 def turn(number, words):
@@ -26,10 +25,8 @@ def tool_loop(turns, words, *, tokens=0):
     ids, seconds, logprobs = list(range(50)), [], [-0.25 * (i % 7) for i in range(tokens)]
     for number in range(turns):
         body = json.loads(json.dumps({"messages": messages}))
-        call = begin_call(context, Scope(), {"messages": list(body["messages"])})
-        again = conversations(context)
         began = time.perf_counter()
-        again._walk(again._roots[0][1], list(body["messages"]), True)
+        call = begin_call(context, Scope(), body)
         seconds.append(time.perf_counter() - began)
         answer, result = turn(number, words)
         generated = [number * tokens + i for i in range(tokens)]

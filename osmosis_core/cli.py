@@ -50,13 +50,16 @@ def cli() -> None:
     """Rollouts for reinforcement learning on LLM agents."""
 
 
-@cli.command()
+@cli.group(invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @click.option(
     "--strict", is_flag=True, help="Exit 1 when a plugin failed or a name is taken twice."
 )
-def plugins(as_json: bool, strict: bool) -> None:
+@click.pass_context
+def plugins(ctx: click.Context, as_json: bool, strict: bool) -> None:
     """List plugins: what they offer, and why one did not load."""
+    if ctx.invoked_subcommand:
+        return
     found = get_plugins()
     if as_json:
         listed = {"plugins": [asdict(r) for r in found.records], "conflicts": found.conflicts}
@@ -72,6 +75,16 @@ def plugins(as_json: bool, strict: bool) -> None:
             click.echo(conflict, err=True)
     if strict and (found.conflicts or any(r.status == "failed" for r in found.records)):
         raise SystemExit(1)
+
+
+@plugins.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+def check(name: str, as_json: bool) -> None:
+    """Hold a framework plugin to the conformance suite: what it can do, and what is wrong."""
+    from osmosis_core.testing.adapter_conformance.report import check_framework
+
+    raise SystemExit(check_framework(name, as_json=as_json))
 
 
 @cli.command()

@@ -31,7 +31,7 @@ class Packed(Sequence[Any]):
     @overload
     def __getitem__(self, index: slice) -> list[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
-        found = joined(self)[index]
+        found = (self.pieces[0] if len(self.pieces) == 1 else joined(self))[index]
         return [_value(number) for number in found] if isinstance(index, slice) else _value(found)
 
     def __eq__(self, other: object) -> bool:

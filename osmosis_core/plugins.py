@@ -141,6 +141,10 @@ class PluginManager:
         """The factory of a policy; raises PluginError like `backend`."""
         return self._offers.get("policy", name)
 
+    def framework(self, name: str) -> Framework:
+        """An integrated agent framework; raises PluginError like `backend`."""
+        return self._offers.get("framework", name)
+
     def add_commands(self, cli: click.Group) -> None:
         """Let each plugin add its commands; one that fails is recorded and leaves nothing."""
         from click import Group

@@ -27,7 +27,8 @@ def dump_calls(calls: Sequence[PolicyCall]) -> list[Record]:
     for position, call in enumerate(calls):
         record = _record(call)
         base = positions.get(call.continues, position - 1)
-        if base >= 0 and calls[base].request.keys() <= call.request.keys():
+        is_list = isinstance(call.request.get("messages"), list)
+        if base >= 0 and is_list and calls[base].request.keys() <= call.request.keys():
             record |= _what_is_new(call, calls[base], base)
         records.append({k: list(v) if k in _NUMBERS else v for k, v in record.items()})
         positions[call.index] = position
@@ -86,7 +87,7 @@ def _load(record: Record, earlier: list[PolicyCall]) -> PolicyCall:
         request = {**base.request, **values["request"]}
         request["messages"] = base.said[: shared["messages"]] + request["messages"]
         values["request"] = request
-        if "prompt_token_ids" in values:
+        if shared["ids"]:
             known = joined(base.prompt_token_ids, base.completion_token_ids)[: shared["ids"]]
             known.extend(values["prompt_token_ids"])
             values["prompt_token_ids"] = known

@@ -93,8 +93,9 @@ class PolicyCall:
 
     @property
     def messages(self) -> list[Message]:
-        """The request's messages."""
-        return self.request.get("messages") or []
+        """The request's messages; none where it has no list of them."""
+        given = self.request.get("messages")
+        return given if isinstance(given, list) else []  # pyright: ignore[reportUnknownVariableType]
 
     @property
     def tools(self) -> list[dict[str, Any]]:

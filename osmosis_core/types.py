@@ -8,14 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SkipValidation,
-    field_serializer,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, field_serializer, field_validator
 
 from osmosis_core.record_json import Record, dump_calls, load_calls
 from osmosis_core.records import Finding, Message, PolicyCall

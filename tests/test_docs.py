@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from osmosis_core.testing.adapter_conformance.matrix import claimed, matrix, with_matrix
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     path.relative_to(ROOT)
@@ -38,3 +40,9 @@ def test_links_between_pages_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / page).read_text()):
             assert (ROOT / page.parent / target).exists(), f"{page} links to {target}"
+
+
+def test_capability_table_is_what_the_frameworks_declare():
+    """Their own tests prove it; `make capabilities` writes it."""
+    page = (ROOT / "docs/frameworks.md").read_text()
+    assert page == with_matrix(page, matrix(claimed())), "run `make capabilities`"

@@ -17,14 +17,8 @@ BINDING_HEADER = "x-osmosis-binding"
 TEE_HEADER = "x-osmosis-tee"
 _CHAT = "/chat/completions"
 _SCHEMES = ("http", "https", "http+unix")
-_OF_THE_CONNECTION = (
-    "accept-encoding",
-    "connection",
-    "content-length",
-    "host",
-    "transfer-encoding",
-)
-_DROPPED = frozenset((*_OF_THE_CONNECTION, "authorization", "user-agent"))
+_OF_THE_CONNECTION = "accept-encoding connection content-length host transfer-encoding"
+_DROPPED = frozenset((*_OF_THE_CONNECTION.split(), "authorization", "user-agent"))
 _PRINTABLE = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) != "%")
 _contexts: weakref.WeakValueDictionary[int, RolloutContext] = weakref.WeakValueDictionary()
 

@@ -4,6 +4,7 @@ import math
 import re
 import time
 import uuid
+from contextlib import suppress
 from typing import Any
 
 from osmosis_core.active import Scope
@@ -40,17 +41,24 @@ def end_call(context: RolloutContext, call: PolicyCall) -> None:
 def complete_call(call: PolicyCall, completion: Json) -> None:
     """Fill the record from the completion, whatever the engine calls its fields.
 
-    Sources: training.md 1.1 (vLLM, SGLang, mlx-lm, llama.cpp). What was not returned stays None.
+    Sources: training.md 1.1 (vLLM, SGLang, mlx-lm, llama.cpp). What was not returned, or in no
+    shape of theirs, stays None.
     """
     choice: Json = completion["choices"][0]
-    sglext, meta = _object(completion.get("sglext")), _object(choice.get("meta_info"))
-    entries: list[Json] = _object(choice.get("logprobs")).get("content") or []
-    triples: list[Any] = meta.get("output_token_logprobs") or []
     call.answer = choice["message"]
     call.finish_reason = choice["finish_reason"]
     call.usage = completion.get("usage")
     call.response_id = completion.get("id")
     call.model = completion.get("model")
+    call.error = None
+    with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        _read_tokens(call, completion, choice)
+
+
+def _read_tokens(call: PolicyCall, completion: Json, choice: Json) -> None:
+    sglext, meta = _object(completion.get("sglext")), _object(choice.get("meta_info"))
+    entries: list[Json] = _object(choice.get("logprobs")).get("content") or []
+    triples: list[Any] = meta.get("output_token_logprobs") or []
     call.prompt_token_ids = _first(
         completion.get("prompt_token_ids"), choice.get("prompt_token_ids"), sglext.get("input_ids")
     )
@@ -62,7 +70,7 @@ def complete_call(call: PolicyCall, completion: Json) -> None:
         _ids_in(entries),
         [triple[1] for triple in triples] or None,
     )
-    logprobs = [_logprob(entry) for entry in entries] or [triple[0] for triple in triples]
+    logprobs = [_logprob(entry) for entry in entries] or [float(triple[0]) for triple in triples]
     call.logprobs = logprobs or None
     is_sglang = bool(sglext or triples or "metadata" in completion)
     is_sglang = is_sglang or "response_token_ids" in choice
@@ -70,16 +78,16 @@ def complete_call(call: PolicyCall, completion: Json) -> None:
     if call.logprobs:
         is_vllm = "prompt_token_ids" in completion and not is_sglang
         call.logprobs_kind = "sampling" if is_sglang else "raw" if is_vllm else "unknown"
-    call.error = None
 
 
 def _logprob(entry: Json) -> float | None:
     if "logprob" not in entry and entry.get("prob"):
         return math.log(entry["prob"])
-    return entry.get("logprob")
+    value = entry.get("logprob")
+    return None if value is None else float(value)
 
 
-def _weight_versions(completion: Json, choice: Json, ids: list[int] | None) -> list[Json]:
+def _weight_versions(completion: Json, choice: Json, ids: Any) -> list[Json]:
     metadata = _object(completion.get("metadata"))
     spans = choice.get("weight_versions") or metadata.get("weight_versions")
     if spans:
@@ -102,5 +110,5 @@ def _object(value: Any) -> Json:
     return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
-def _first(*candidates: list[int] | None) -> list[int] | None:
-    return next((ids for ids in candidates if ids is not None), None)
+def _first(*candidates: Any) -> Any:
+    return next((ids for ids in candidates if isinstance(ids, list)), None)  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]

@@ -13,23 +13,27 @@ from collections.abc import Hashable
 from typing import Any
 
 from osmosis_core.context import RolloutContext
-from osmosis_core.policy.rewrites import Key, departure, message_key
+from osmosis_core.policy.rewrites import Key, as_generated, departure, message_key
 from osmosis_core.records import Finding, Message, PolicyCall, resent
 
 
 class _Node:
     """A message at its place in a conversation."""
 
-    __slots__ = ("above", "answered", "asked", "below", "key", "message", "source", "written")
+    __slots__ = ("__weakref__", "above", "answered", "asked", "below", "generated", "key",
+                 "message", "source", "written")  # fmt: skip
 
     def __init__(self, above: _Node | None, key: Key, message: Message) -> None:
-        self.above, self.key = above, key
+        self.above, self.key = above and weakref.ref(above), key
         self.message = self.written = message
-        """As it was generated, or first sent; and as the framework writes it."""
+        """As it is sent again, or was first sent; and as the framework writes it."""
+        self.generated: Message | None = None
+        """The answer that this is, to be sent again."""
         self.below: _Node | dict[Key, _Node] | None = None
         """What follows: mostly one message."""
         self.source: PolicyCall | None = None
-        """The call that generated the message, here or in a conversation that this one rewrites."""
+        """The call that generated the message, here or in a conversation that this one rewrites;
+        of a tool's result, the call that asked for it."""
         self.answered: tuple[PolicyCall, ...] = ()
         """The calls whose request ended above and whose answer this is."""
         self.asked: tuple[PolicyCall, ...] = ()
@@ -54,9 +58,9 @@ class _Node:
         """The conversation from its first message to this one."""
         found: list[Key] = []
         node = self
-        while node.above is not None:
+        while node is not None and node.above is not None:
             found.append(node.key)
-            node = node.above
+            node = node.above()
         return found[::-1]
 
 
@@ -65,15 +69,17 @@ class Conversations:
 
     def __init__(self) -> None:
         self._roots: list[tuple[Any, _Node]] = []
-        self._generated: dict[Key, PolicyCall] = {}
+        self._generated: dict[Hashable, PolicyCall | None] = {}
+        """By the key of an answer, and by it and that of the message that it answers; None for an
+        answer that was written, as an example of one, before it was ever generated."""
         self._tool_calls: dict[Hashable, PolicyCall] = {}
-        """By id, the call whose answer asked for a tool."""
+        """By sample and id, the call whose answer asked for a tool."""
         self._places: dict[int, tuple[_Node, PolicyCall | None]] = {}
         """By index of a call: where its request ended, and the call that it goes on from."""
         self._heads: list[PolicyCall | None] = []
         """By number of a chain: the call that its next one must go on from."""
-        self._told: dict[int, PolicyCall] = {}
-        """By number of a chain: its latest call that was answered."""
+        self._told: dict[tuple[int, str], PolicyCall] = {}
+        """By number of a chain, and sample: its latest call that was answered."""
         self._lock = threading.Lock()
 
     def begin(self, call: PolicyCall, replay: bool) -> None:
@@ -86,10 +92,10 @@ class Conversations:
         if not all(isinstance(message, dict) for message in messages):
             return
         with self._lock:
-            path = self._walk(self._root(call), messages, replay)
-            before = _latest(path, call.sample_id)
+            path = self._walk(self._root(call), call, replay)
+            before = self._before(path, call.sample_id)
             call.continues = before.index if before else None
-            call.chain = self._chain(before)
+            call.chain = self._chain(before, path[-1])
             call.findings = self._findings(call, before, path)
             self._heads[call.chain] = call
             path[-1].asked += (call,)
@@ -109,55 +115,74 @@ class Conversations:
             message = resent(call.answer)
             key = message_key(message)
             node = place.find(key) or place.add(key, message)
-            node.message = message
-            node.source = self._generated[key] = self._told[call.chain] = call
+            node.message = node.generated = message
+            node.source = self._told[call.chain, call.sample_id] = call
             node.answered += (call,)
+            self._generated[place.key, key] = call
+            if self._generated.get(key, call) is not None:
+                self._generated[key] = call
             for tool in message.get("tool_calls", ()):
-                self._tool_calls[str(tool.get("id"))] = call
+                self._tool_calls[call.sample_id, str(tool.get("id"))] = call
 
     def _root(self, call: PolicyCall) -> _Node:
         """Where conversations with these tools begin: a model reads them before any message."""
         for tools, root in self._roots:
             if tools == call.tools:
-                if "tools" in call.request:
+                if tools:
                     call.request["tools"] = tools
                 return root
         self._roots.append((call.tools, _Node(None, ("", "", None), {})))
         return self._roots[-1][1]
 
-    def _walk(self, node: _Node, messages: list[Message], replay: bool) -> list[_Node]:
-        path = [node]
+    def _walk(self, node: _Node, call: PolicyCall, replay: bool) -> list[_Node]:
+        path, messages = [node], call.messages
         for place, message in enumerate(messages):
             below = node.below
             if isinstance(below, _Node) and below.message == message:
                 messages[place] = below.message
             else:
                 if not isinstance(below, _Node) or below.written != message:
-                    below = self._slow(node, message)
-                is_replayed = replay and below.source is not None
+                    below = self._slow(node, message, call.sample_id)
+                is_replayed = replay and below.generated is not None
                 messages[place] = below.message if is_replayed else below.written
             node = below
             path.append(node)
         return path
 
-    def _slow(self, node: _Node, message: Message) -> _Node:
+    def _slow(self, node: _Node, message: Message, sample_id: str) -> _Node:
         key = message_key(message)
-        below = node.find(key)
-        if below is None:
-            below = node.add(key, message)
-            below.source = self._generated.get(key)
-            if below.source is not None and below.source.answer is not None:
-                below.message = resent(below.source.answer)
+        below = node.find(key) or self._new(node, key, message, sample_id)
         below.written = message
+        if below.generated is not None:
+            below.message = as_generated(below.generated, message)
         return below
 
-    def _chain(self, before: PolicyCall | None) -> int:
+    def _new(self, node: _Node, key: Key, message: Message, sample_id: str) -> _Node:
+        below = node.add(key, message)
+        if key[0] == "tool":
+            below.source = self._tool_calls.get((sample_id, key[2]))
+        elif key[0] == "assistant":
+            moved = self._generated.get((node.key, key))
+            below.source = moved or self._generated.setdefault(key, None)
+            below.generated = resent(moved.answer) if moved and moved.answer else None
+        return below
+
+    def _before(self, path: list[_Node], sample_id: str) -> PolicyCall | None:
+        """The call whose answer comes last in a request; of several the sample's own, and of these
+        one that nothing goes on from."""
+        answered = next((node.answered for node in reversed(path) if node.answered), ())
+        own = [call for call in answered if call.sample_id == sample_id] or answered
+        free = (call for call in reversed(own) if self._heads[call.chain] is call)
+        return next(free, None) or (own[-1] if own else None)
+
+    def _chain(self, before: PolicyCall | None, end: _Node) -> int:
         if before is not None and self._heads[before.chain] is before:
             return before.chain
-        if before is None and self._heads and self._heads[-1] is None:
-            return len(self._heads) - 1
-        self._heads.append(None)
-        return len(self._heads) - 1
+        failed = (c.chain for c in end.asked if before is None and self._heads[c.chain] is None)
+        number = next(failed, len(self._heads))
+        if number == len(self._heads):
+            self._heads.append(None)
+        return number
 
     def _findings(
         self, call: PolicyCall, before: PolicyCall | None, path: list[_Node]
@@ -167,26 +192,16 @@ class Conversations:
         if again is not None:
             text = f"asks again what call {again.index} was answered"
             return [Finding("duplicate", call.index, again.index, text)]
-        source = self._source(path)
+        source = _source(path, before)
         if source is None:
             return []
-        is_handoff = source.sample_id != call.sample_id
-        last = source if is_handoff else self._told[source.chain]
-        if before is last:
-            return []
-        return self._departed(call, last, path[-1], is_handoff)
+        is_own = source.sample_id == call.sample_id
+        last = self._told[source.chain, source.sample_id] if is_own else source
+        return [] if before is last else self._departed(call, last, path[-1])
 
-    def _source(self, path: list[_Node]) -> PolicyCall | None:
-        """The call whose answer comes last in a request, be it only by the id of a tool call."""
-        sources = (node.source for node in reversed(path) if node.source is not None)
-        results = (node.key[2] for node in reversed(path) if node.key[0] == "tool")
-        asked = (self._tool_calls[id_] for id_ in results if id_ in self._tool_calls)
-        return next(sources, None) or next(asked, None)
-
-    def _departed(
-        self, call: PolicyCall, last: PolicyCall, end: _Node, is_handoff: bool
-    ) -> list[Finding]:
+    def _departed(self, call: PolicyCall, last: PolicyCall, end: _Node) -> list[Finding]:
         answer: Any = last.answer
+        is_handoff = last.sample_id != call.sample_id
         told = [*self._places[last.index][0].keys(), message_key(answer)]
         found = departure(told, end.keys(), is_handoff=is_handoff)
         if found is None:
@@ -198,12 +213,12 @@ class Conversations:
         return [Finding(kind, call.index, last.index, text)]
 
 
-def _latest(path: list[_Node], sample_id: str) -> PolicyCall | None:
-    """The call whose answer comes last in a request; of several the sample's own."""
-    answered = next((node.answered for node in reversed(path) if node.answered), ())
-    return next((c for c in reversed(answered) if c.sample_id == sample_id), None) or (
-        answered[-1] if answered else None
-    )
+def _source(path: list[_Node], before: PolicyCall | None) -> PolicyCall | None:
+    """The call whose answer comes last in a request, be it only by the id of a tool call."""
+    known = [node for node in reversed(path) if node.source is not None]
+    answers = [node for node in known if node.key[0] == "assistant"]
+    last = next(iter(answers or known), None)
+    return before if last is None or last.answered else last.source
 
 
 _lock = threading.Lock()

@@ -39,7 +39,7 @@ def ask(request: Json, context: RolloutContext, refused: set[str]) -> Asked:
     for name, value in context.wire.capture.items():
         if name not in refused:
             body.setdefault(name, value)
-    if unknown := refused.intersection(_REASONING):
+    if unknown := refused & _reasoning(body):
         body["messages"] = [_without(message, unknown) for message in body["messages"]]
     body.pop("stream", None)
     body.pop("stream_options", None)
@@ -54,7 +54,7 @@ def learn(refused: set[str], asked: Asked, status: int | None, said: str | None)
     """Note what a 400 or 422 refuses of our additions; True when asking again may help."""
     if status not in (400, 422) or said is None:
         return False
-    ours = (asked.added | set(_REASONING)) - refused - {"model", "stream"}
+    ours = (asked.added | _reasoning(asked.body)) - refused - {"model", "stream"}
     named = {name for name in ours if _names(name, said)}
     is_streamed = bool(asked.body.get("stream"))
     if is_streamed and _names("stream", said) and "stream_options" not in named:
@@ -78,5 +78,15 @@ def without_captured(completion: Json, asked: Asked) -> Json:
     return {**_without(completion, dropped), "choices": choices}
 
 
+def _reasoning(body: Json) -> set[str]:
+    """Names of the reasoning in a request's messages; what are no messages has none."""
+    messages: Any = body.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):  # pyright: ignore[reportUnknownVariableType]
+        return set()
+    return {name for name in _REASONING if any(name in message for message in messages)}  # pyright: ignore[reportUnknownVariableType]
+
+
 def _without(value: Json, names: set[str]) -> Json:
+    if names.isdisjoint(value):
+        return value
     return {name: item for name, item in value.items() if name not in names}

@@ -9,6 +9,7 @@ system's; `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`, which loopbac
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import os
 import threading
@@ -136,12 +137,26 @@ async def _hold_session(key: _Key) -> AsyncGenerator[aiohttp.ClientSession]:
         "keepalive_timeout": _limit("KEEPALIVE_SEC", 30.0),
     }
     socket = key[1]
-    opens = functools.partial(aiohttp.UnixConnector, socket) if socket else aiohttp.TCPConnector
+    kind: Any = aiohttp.UnixConnector if socket else aiohttp.TCPConnector
+
+    class Connector(kind):
+        """Opens and keeps connections outside of any rollout, which they would keep in memory."""
+
+        async def _create_connection(self, *arguments: Any) -> Any:
+            opening = super()._create_connection(*arguments)  # pyright: ignore
+            return await asyncio.create_task(opening, context=contextvars.Context())  # pyright: ignore
+
+        def _release(self, *arguments: Any, **options: Any) -> None:
+            contextvars.Context().run(super()._release, *arguments, **options)  # pyright: ignore
+
     tracing = aiohttp.TraceConfig()
     tracing.on_connection_reuseconn.append(_mark_kept)
     jar = aiohttp.DummyCookieJar()
     async with aiohttp.ClientSession(
-        connector=opens(**limits), cookie_jar=jar, trust_env=False, trace_configs=[tracing]
+        connector=Connector(*filter(None, [socket]), **limits),
+        cookie_jar=jar,
+        trust_env=False,
+        trace_configs=[tracing],
     ) as opened:
         try:
             yield opened

@@ -30,6 +30,8 @@ class Say:
     text: str
     finish_reason: str | None = None
     reasoning: str | None = None
+    refusal: str | None = None
+    """Why the policy declines; then `text` may be empty."""
     extra: Json = field(default_factory=dict[str, Any])
     """Further members of the completion's choice, such as `token_ids`."""
 
@@ -190,7 +192,9 @@ class ScriptedPolicy(PolicyServer):
             case str():
                 message["content"] = answer
             case Say():
-                message["content"] = answer.text
+                message["content"] = answer.text or None
+                if answer.refusal is not None:
+                    message["refusal"] = answer.refusal
                 if answer.reasoning is not None:
                     message["reasoning_content"] = answer.reasoning
                 finish_reason, extra = answer.finish_reason or "stop", answer.extra
@@ -230,7 +234,7 @@ class ScriptedPolicy(PolicyServer):
     async def _endless(
         self, request: web.Request, body: Json, answer: Endless
     ) -> web.StreamResponse:
-        chunk = next(iter(chunks(self._completion(body, "more"), include_usage=False)))
+        _, chunk, *_ = chunks(self._completion(body, "more "), include_usage=False)
         text = json.dumps(chunk)
         events: Iterable[str] = itertools.repeat(text)
         try:

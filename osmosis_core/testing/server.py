@@ -171,6 +171,8 @@ def chunks(answer: Json, include_usage: bool) -> Iterator[Json]:
     yield {**head, **opening, **_delta({"role": "assistant", "content": ""})}
     if message.get("reasoning_content"):
         yield {**head, **_delta({"reasoning_content": message["reasoning_content"]})}
+    if message.get("refusal"):
+        yield {**head, **_delta({"refusal": message["refusal"]})}
     content: str = message.get("content") or ""
     for start in range(0, len(content), _CHUNK_CHARS):
         yield {**head, **_delta({"content": content[start : start + _CHUNK_CHARS]})}

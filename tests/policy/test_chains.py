@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from osmosis_core import RolloutContext, WireOptions
 from osmosis_core.active import Scope
@@ -119,6 +121,35 @@ def test_history_taken_over_whole_goes_on_in_the_other_sample(wire):
     assert call.continues == last.index and not call.findings
 
 
+def test_failed_call_leaves_its_place_to_nobody_else(wire):
+    failed = wire.call(user("q"), answer=None, sample="a")
+    assert wire.call(user("other"), answer=said("x"), sample="b").chain == failed.chain + 1
+
+
+def test_parallel_agents_that_say_the_same_each_go_on_from_an_answer_of_its_own(wire):
+    both = [wire.begin(user("q")), wire.begin(user("q"))]
+    both = [wire.end(call, said("same")) for call in both]
+    on = [wire.call(user("q"), said("same"), user(text), answer=said("x")) for text in "lr"]
+    assert {call.continues for call in on} == {0, 1}
+    assert sorted(call.chain for call in on) == [0, 1] and not any(c.findings for c in on)
+
+
+def test_agent_whose_history_another_took_over_goes_on_without_a_finding(wire):
+    messages, last = wire.tool_loop(2)
+    wire.call(*messages, answer=said("inner"), sample="tool")
+    on = wire.call(*messages, user("more"), answer=said("x"))
+    assert on.continues == last.index and not on.findings
+
+
+def test_examples_are_not_taken_for_answers(wire):
+    example = [user("2 + 2?"), asks("call_0"), result("call_0", "4"), said("4")]
+    wire.call(SYSTEM, *example, user("1 + 3?"), answer=asks("call_0"))
+    wire.call(SYSTEM, *example, user("3 + 1?"), answer=said("4"))
+    again = wire.call(SYSTEM, *example, user("0 + 4?"), answer=said("4"))
+    other = wire.call(user("Hi"), *example, user("0 + 4?"), answer=said("4"), sample="b")
+    assert not again.findings and not other.findings
+
+
 def rewrites():
     cleared = [result("c0", "[cleared]"), result("c1", "[cleared]")]
     return {
@@ -212,10 +243,65 @@ def test_messages_a_model_reads_differently_are_not(one, other):
     assert message_key(one) != message_key(other)
 
 
-@pytest.mark.parametrize("odd", ["text", None, 5, {"content": {"a": [1]}}, {"tool_calls": [3]}])
+FUNCTION = {"name": "f", "arguments": "[" * 100_000}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "text",
+        None,
+        5,
+        {"content": {"a": [1]}},
+        {"tool_calls": [3]},
+        {"tool_calls": 3},
+        {"tool_calls": [{"id": {"a": 1}, "function": {"name": ["f"], "arguments": "{}"}}]},
+        {"tool_calls": [{"id": "c", "function": FUNCTION}]},
+    ],
+)
 def test_odd_messages_are_passed_on(wire, odd):
     call = wire.call(odd, user("q"), answer=said("a"))
     assert call.messages[0] == odd and call.answer == said("a")
+
+
+@pytest.mark.parametrize("messages", [5, "text", {"a": 1}, None])
+def test_what_are_no_messages_is_passed_on(wire, messages):
+    for _ in range(2):
+        call = begin_call(wire.context, Scope(), {"messages": messages})
+        assert wire.end(call, said("a")).request == {"messages": messages}
+
+
+def test_tools_that_are_none_stay_none(wire):
+    wire.call(user("q"), answer=said("a"))
+    assert wire.call(user("q"), answer=said("a"), tools=None).request["tools"] is None
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"name": "solver"},
+        {"reasoning_content": "shortened"},
+        {"reasoning_details": [{"text": "hm"}]},
+        {"content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]},
+    ],
+)
+def test_what_a_framework_adds_to_an_answer_is_sent(wire, added):
+    wire.call(user("q"), answer={**said("a"), "reasoning_content": "long"})
+    copy = {**said("a"), **added}
+    for _ in range(2):
+        call = wire.call(user("q"), copy, user("on"), answer=said("b"))
+        assert call.messages[1] == {"reasoning_content": "long", **copy}
+
+
+def test_moved_answer_is_sent_as_generated_only_after_what_it_answered(wire):
+    told = [SYSTEM]
+    for number in range(3):
+        told.append(user(f"q{number}"))
+        wire.call(*told, answer={**said("ok"), "reasoning": f"{number}"})
+        told.append(said("ok"))
+    call = wire.call(SYSTEM, said("ok"), *told[3:], user("on"), answer=said("x"))
+    assert [m.get("reasoning") for m in call.messages] == [None, None, None, "1", None, "2", None]
+    assert kinds(call) == [("window", 2)]
 
 
 async def test_answers_are_sent_again_as_they_were_generated(ask):
@@ -256,6 +342,15 @@ async def test_endpoint_that_refuses_reasoning_is_sent_none(ask):
     assert rollout.calls[1].received
 
 
+async def test_refusal_that_speaks_of_reasoning_takes_none_away(ask):
+    refusal = Status(400, "temperature is not supported by reasoning models")
+    with ScriptedPolicy(refusal, Say("3", reasoning="hm"), "bye") as policy, policy.rollout():
+        assert (await ask(messages=[user("q")])).status_code == 400
+        await ask(messages=[user("q")])
+        await ask(messages=[user("q"), said("3"), user("thanks")])
+    assert policy.requests[2].body["messages"][1]["reasoning_content"] == "hm"
+
+
 async def test_samples_tell_their_findings(ask):
     with ScriptedPolicy("a", "b") as policy, policy.rollout() as rollout:
         with agent_scope("solver"):
@@ -263,3 +358,56 @@ async def test_samples_tell_their_findings(ask):
             await ask(messages=[user("q")])
         samples = await rollout.get_samples()
     assert [finding.kind for finding in samples["solver"].findings] == ["duplicate"]
+
+
+class Agent:
+    """An honest framework: it keeps all turns, writes them anew, and asks again what failed."""
+
+    def __init__(self, wire, number, sample):
+        self.wire, self.sample, self.last = wire, sample, None
+        self.messages = [{"role": "system", "content": "Be brief."}, user(f"task {number}")]
+
+    def begin(self):
+        self.call = self.wire.begin(*self.messages, sample=self.sample)
+        assert self.call.continues == self.last and not self.call.findings
+
+    def end(self, answer, results):
+        self.wire.end(self.call, answer)
+        if answer is not None:
+            copy = {name: value for name, value in answer.items() if name != "reasoning"}
+            self.messages = [*self.messages, copy, *results]
+            self.last = self.call.index
+        self.call = None
+
+    call = None
+
+
+def tools(number):
+    ids = [f"call_{i}" for i in range(number)]
+    return asks(*ids), [result(i, "3") for i in ids]
+
+
+ANSWERS = [
+    (None, []),
+    (said("ok"), [user("on")]),
+    ({**said("ok"), "reasoning": "hm"}, [user("on")]),
+    tools(1),
+    tools(25),
+]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from(ANSWERS)), max_size=60), st.booleans())
+def test_each_call_goes_on_from_its_agents_last(steps, is_one_sample):
+    wire = Wire()
+    agents = [Agent(wire, n, "main" if is_one_sample else f"agent-{n}") for n in range(5)]
+    for number, (answer, results) in steps:
+        agent = agents[number]
+        if agent.call is None:
+            agent.begin()
+        else:
+            agent.end(json.loads(json.dumps(answer)), results)
+    for chain in range(len(agents)):
+        calls = [call for call in wire.context.calls if call.chain == chain]
+        answered = [None, *(call.index for call in calls if call.answer is not None)]
+        assert {call.continues for call in calls} <= set(answered)
+        assert len({call.messages[1]["content"] for call in calls}) <= 1

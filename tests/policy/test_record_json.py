@@ -1,7 +1,9 @@
 """Samples come back from JSON as they were, hold what is common once, and share it in memory."""
 
+import gc
 import json
 import pickle
+import weakref
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from osmosis_core import PolicyCall, RolloutContext, RolloutSample
 from osmosis_core.active import Scope
 from osmosis_core.packing import joined, pack_ids, pack_logprobs, shared_length
 from osmosis_core.policy.calls import begin_call, complete_call, end_call
+from osmosis_core.policy.chains import conversations
 from osmosis_core.testing import Cut, Say, ScriptedPolicy
 
 IDS = st.lists(st.integers(0, 200_000), max_size=30)
@@ -119,3 +122,52 @@ async def test_what_really_came_over_the_wire_comes_back(ask):
 def test_record_that_is_none_says_which(record):
     with pytest.raises(ValueError, match="record 0 is not one of a policy call"):
         RolloutSample.model_validate({"id": "main", "calls": [record]})
+
+
+ENTRY = {"token": "x", "logprob": -1.0}
+
+
+@pytest.mark.parametrize(
+    "choice, top",
+    [
+        ({"token_ids": "abc"}, {"prompt_token_ids": 5}),
+        ({"token_ids": {"1": 2}}, {"prompt_token_ids": [2**40]}),
+        ({"logprobs": {"content": [{**ENTRY, "logprob": "x"}]}}, {}),
+        ({"logprobs": {"content": [{**ENTRY, "logprob": 10**400}]}}, {}),
+        ({"logprobs": {"content": [{"prob": -1}]}}, {}),
+        ({"meta_info": {"output_token_logprobs": [[1]]}}, {}),
+        ({"token_ids": 5}, {"metadata": {"weight_version": 1}, "sglext": {"output_ids": 5}}),
+    ],
+)
+def test_token_fields_of_an_unknown_shape_spoil_neither_call_nor_sample(choice, top):
+    context = RolloutContext(rollout_id="r")
+    for _ in range(2):
+        call = begin_call(context, Scope(), {"messages": [{"role": "user", "content": "q"}]})
+        message = {"role": "assistant", "content": "a"}
+        whole = {"message": message, "finish_reason": "stop", **choice}
+        complete_call(call, {"choices": [whole], **top})
+        end_call(context, call)
+        assert call.received and call.answer == message and call.logprobs is None
+    sample = RolloutSample(id="main", calls=list(context.calls))
+    assert RolloutSample.model_validate_json(sample.model_dump_json()) == sample
+
+
+@pytest.mark.parametrize("request_", [{}, {"messages": None}, {"messages": "text"}])
+def test_requests_without_messages_come_back(request_):
+    context = RolloutContext(rollout_id="r")
+    for _ in range(2):
+        end_call(context, begin_call(context, Scope(), dict(request_)))
+    sample = RolloutSample(id="main", calls=list(context.calls))
+    assert RolloutSample.model_validate_json(sample.model_dump_json()) == sample
+
+
+def test_conversations_of_a_rollout_go_with_it():
+    context = RolloutContext(rollout_id="r")
+    conversation(3, context)
+    first = weakref.ref(conversations(context)._roots[0][1].below)
+    gc.disable()
+    try:
+        del context
+        assert first() is None
+    finally:
+        gc.enable()

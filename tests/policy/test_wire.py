@@ -2,9 +2,11 @@
 
 import asyncio
 import datetime
+import gc
 import ipaddress
 import json
 import ssl
+import weakref
 from contextlib import asynccontextmanager
 
 import pytest
@@ -14,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from osmosis_core import RetryPolicy, RolloutContext
 from osmosis_core.policy import wire
+from osmosis_core.testing import ScriptedPolicy
 
 ANSWER = json.dumps(
     {"choices": [{"index": 0, "message": {"content": "hi"}, "finish_reason": "stop"}]}
@@ -261,3 +264,15 @@ async def test_missing_ca_bundle_is_named_and_not_tried_again(ask, monkeypatch, 
     call = await said(ask, "https://127.0.0.1:1/v1", retry=quick)
     assert "the CA bundle '/nowhere/ca.pem' cannot be read" in call.error
     assert len(call.attempts) == 1
+
+
+async def test_kept_connection_does_not_keep_the_rollout_in_memory(ask):
+    async def roll_out(policy):
+        with policy.rollout() as rollout:
+            await ask()
+        return weakref.ref(rollout)
+
+    with ScriptedPolicy("a") as policy:
+        rollout = await asyncio.create_task(roll_out(policy))
+        gc.collect()
+        assert rollout() is None

@@ -16,6 +16,7 @@ from strands.models import Model
 from strands.types.exceptions import MaxTokensReachedException
 
 from osmosis_core import NoActiveRolloutError, get_rollout_context
+from osmosis_strands.callers import close_streams
 from osmosis_strands.model import OsmosisRolloutModel, PolicyModel
 from osmosis_strands.prompts import strands_prompt
 
@@ -70,6 +71,8 @@ class OsmosisStrandsAgent(Agent):
             result = AgentResult("max_tokens", self.messages[-1], self.event_loop_metrics, state)
             self.callback_handler(result=result)
             yield {"result": result}
+        finally:
+            await close_streams(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the agent and wait, in a thread and event loop of its own.

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import uuid
 import weakref
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -44,6 +46,7 @@ class _Invocation:
 
 
 _running: ContextVar[_Invocation | None] = ContextVar("osmosis_strands_invocation", default=None)
+_streams: weakref.WeakKeyDictionary[Agent, list[AsyncGenerator[Any]]] = weakref.WeakKeyDictionary()
 _watched: weakref.WeakSet[Agent] = weakref.WeakSet()
 
 
@@ -62,6 +65,26 @@ def watch(agent: Agent) -> None:
     agent.add_middleware(InvokeModelStage.Input, _bind_to_rollout)
     agent.hooks.add_callback(BeforeInvocationEvent, _begin, order=HookOrder.SDK_FIRST)
     agent.hooks.add_callback(AfterInvocationEvent, _end, order=HookOrder.SDK_LAST)
+
+
+@contextmanager
+def streaming(agent: Agent | None, events: AsyncGenerator[Any]) -> Generator[None]:
+    """While the agent reads these events of the policy."""
+    streams = _streams.setdefault(agent, []) if agent is not None else []
+    streams.append(events)
+    try:
+        yield
+    finally:
+        streams.remove(events)
+
+
+async def close_streams(agent: Agent) -> None:
+    """End the calls of a run whose events nobody reads any more.
+
+    Strands leaves its inner generators to the garbage collector, which may come late or never.
+    """
+    for events in list(_streams.get(agent, ())):
+        await events.aclose()
 
 
 def calling_agent(invocation_state: dict[str, Any] | None, cancel_signal: Any) -> Agent | None:

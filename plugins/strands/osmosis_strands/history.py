@@ -9,6 +9,7 @@ from typing import Any
 
 from strands import Agent
 from strands.hooks import MessageAddedEvent, MessageUpdatedEvent
+from strands.types.session import encode_bytes_values
 
 from osmosis_core import (
     Message,
@@ -128,11 +129,12 @@ class StrandsSampleSource(SampleSource):
         self._start = max(self._held - len(agent.messages), 0)
 
     async def get_sample(self, sample_id: str) -> RolloutSample:
-        """The sample, in Strands' message shape without its internal keys."""
+        """The sample, in Strands' message shape without its internal keys; bytes are written as
+        in Strands' session files."""
         self._history.catch_up()
         rollout = self._rollout() if self._rollout else None
         messages = self._history.of_rollout(self._start, self._held, rollout)
-        return RolloutSample(id=sample_id, messages=copy.deepcopy(messages))
+        return RolloutSample(id=sample_id, messages=encode_bytes_values(copy.deepcopy(messages)))
 
 
 def _weak(rollout: RolloutContext | None) -> weakref.ref[RolloutContext] | None:

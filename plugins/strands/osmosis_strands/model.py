@@ -11,12 +11,13 @@ import importlib
 import inspect
 import weakref
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Self, override
 
 import openai
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, AsyncStream
 from openai.resources.chat.completions import AsyncCompletions
 from strands import Agent
 from strands.handlers.callback_handler import null_callback_handler
@@ -34,7 +35,7 @@ from osmosis_core.policy import (
     bound_headers,
     current_scope,
 )
-from osmosis_strands.callers import calling_agent, register, watch
+from osmosis_strands.callers import calling_agent, register, streaming, watch
 from osmosis_strands.cancelling import until_set
 from osmosis_strands.history import History
 
@@ -168,8 +169,9 @@ class PolicyModel(ModelRouter):
         bound = self._for_caller(invocation_state, signal)
         try:
             async with aclosing(bound._next().stream(messages, *args, **kwargs)) as events:
-                async for event in until_set(events, signal):
-                    yield event
+                with streaming(bound._agent(), events):
+                    async for event in until_set(events, signal):
+                        yield event
         except (ModelThrottledException, openai.APIError) as error:
             raise _policy_error(error) from error
 
@@ -192,11 +194,14 @@ class PolicyModel(ModelRouter):
             raise _policy_error(error) from error
 
     def _keep_output(self, prompt: Any, event: dict[str, Any]) -> None:
-        agent = self._binding.agent() if self._binding and self._binding.agent else None
+        agent = self._agent()
         if agent is not None and "output" in event:
             text = event["output"].model_dump_json()
             answer = {"role": "assistant", "content": [{"text": text}]}
             History.of(agent).keep_aside([*prompt, answer])
+
+    def _agent(self) -> Agent | None:
+        return self._binding.agent() if self._binding and self._binding.agent else None
 
     def _next(self) -> Any:
         """This model as the Strands model that it is mixed into."""
@@ -230,6 +235,11 @@ class OsmosisRolloutModel(PolicyModel, OpenAIModel):
         config = model_config(type(self).__name__, params, options)
         OpenAIModel.__init__(self, client=openai_client(), model_id=MODEL, **config)
 
+    @asynccontextmanager
+    async def _get_client(self) -> AsyncGenerator[Any]:
+        async with AsyncExitStack() as opened:
+            yield _ClosingClient(openai_client(), opened)
+
     @override
     def format_request(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As PolicyModel's; parameters that the SDK does not know, such as top_k, go along."""
@@ -238,6 +248,25 @@ class OsmosisRolloutModel(PolicyModel, OpenAIModel):
         if unknown:
             request["extra_body"] = {**unknown, **(request.get("extra_body") or {})}
         return request
+
+
+class _ClosingClient:
+    """The shared client, whose streams end with the call that opened them.
+
+    The SDK's streams are reference cycles: one that is left early would go on until it is
+    collected.
+    """
+
+    def __init__(self, client: AsyncOpenAI, opened: AsyncExitStack) -> None:
+        self._client, self._opened = client, opened
+        self.beta = client.beta
+        self.chat = SimpleNamespace(completions=SimpleNamespace(create=self._create))
+
+    async def _create(self, **request: Any) -> Any:
+        answer = await self._client.chat.completions.create(**request)
+        if isinstance(answer, AsyncStream):
+            self._opened.push_async_callback(answer.close)
+        return answer
 
 
 def model_config(

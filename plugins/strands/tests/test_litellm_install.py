@@ -107,11 +107,13 @@ assert os.environ["LITELLM_MODE"] == "CUSTOM"
 assert os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] == "True"
 """
 CONFORMANCE = """
-from osmosis_core.testing.adapter_conformance import AdapterConformance
+from osmosis_core.testing import AdapterConformance, AdapterFixtures
 from osmosis_strands import LiteLLMRolloutModel
 from osmosis_strands.conformance import StrandsAdapter
 
 class LiteLLMAdapter(StrandsAdapter):
+    stream_agent = AdapterFixtures.stream_agent  # LiteLLM reads a stream to its end, also unread
+
     def create_model(self):
         return LiteLLMRolloutModel(params={"temperature": 1.0})
 
