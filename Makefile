@@ -56,9 +56,10 @@ wheels: $(STAMP) ## build every distribution into dist/
 bench: $(STAMP) ## benchmarks, side by side with the peer when it can be installed
 	$(BIN)/python benchmarks/kernel.py
 	$(BIN)/python benchmarks/transport.py
+	$(BIN)/python benchmarks/frameworks.py
 	$(BIN)/python benchmarks/records.py
 	$(BIN)/python benchmarks/mixed.py
 	$(BIN)/python benchmarks/loop_watch.py
 
 clean: ## remove everything that was installed or built
-	rm -rf .venv .venv-peer dist .osmosis
+	rm -rf .venv .venv-kernel .venv-peer dist .osmosis
