@@ -96,11 +96,14 @@ class Environment:
         listed = json.loads(self.uv("list", "--format", "json"))
         return {entry["name"]: entry["version"] for entry in listed}
 
+    def run(self, program, *arguments):
+        return run(self.bin / program, *arguments, cwd=self.folder)
+
     def python(self, *arguments):
-        return run(self.bin / "python", "-W", "error", *arguments, cwd=self.folder)
+        return self.run("python", "-W", "error", *arguments)
 
     def osmosis(self, *arguments):
-        return run(self.bin / "osmosis", *arguments, cwd=self.folder)
+        return self.run("osmosis", *arguments)
 
 
 @pytest.fixture(scope="session")

@@ -155,7 +155,7 @@ def passes_its_own_tests(environment, folder):
     """Run a project's tests, copied away from its sources, with nothing but what is installed."""
     tests = shutil.copytree(folder / "tests", environment.folder / "its_tests")
     (environment.folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
-    said = environment.python("-m", "pytest", "-q", tests)
+    said = environment.run("pytest", "-q", tests)
     return int(said.rpartition(" passed")[0].split()[-1])
 
 
