@@ -60,12 +60,23 @@ def run(*command, cwd, timeout=400):
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory):
+def build():
+    """Build a project's wheel into a folder."""
+
+    def build(source, folder):
+        options = ["--quiet", "--wheel", "--python", sys.executable, "--out-dir", folder]
+        run(UV, "build", *options, source, cwd=source)
+        return folder
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory, build):
     """A folder with a wheel of the kernel and of every plugin."""
     folder = tmp_path_factory.mktemp("wheels")
     for source in (ROOT, *sorted((ROOT / "plugins").iterdir())):
-        options = ["--quiet", "--wheel", "--python", sys.executable, "--out-dir", folder]
-        run(UV, "build", *options, source, cwd=folder)
+        build(source, folder)
     return folder
 
 

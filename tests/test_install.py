@@ -1,5 +1,6 @@
 """Wheels, installed in clean environments, work without anything of this checkout."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -86,6 +87,9 @@ asyncio.run(main())
 """
 
 
+THIRD_PARTIES = ROOT / "examples/plugins"
+
+
 @pytest.fixture(scope="module")
 def with_strands(environment):
     return environment("osmosis-core[strands]", "-c", ROOT / "constraints.txt")
@@ -134,3 +138,43 @@ def test_kernel_alone_says_how_to_get_the_rest(kernel_alone):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "pip install 'osmosis-core[eval]'" in done.stderr
+
+
+@pytest.fixture
+def install(environment, build, tmp_path):
+    """Build a project outside of this workspace and install it with what its tests need."""
+
+    def install(source):
+        options = "--find-links", build(source, tmp_path / "wheel"), "-c", ROOT / "constraints.txt"
+        return environment(f"{source.name.replace('_', '-')}[test]", *options)
+
+    return install
+
+
+def passes_its_own_tests(environment, folder):
+    """Run a project's tests, copied away from its sources, with nothing but what is installed."""
+    tests = shutil.copytree(folder / "tests", environment.folder / "its_tests")
+    (environment.folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    said = environment.python("-m", "pytest", "-q", tests)
+    return int(said.rpartition(" passed")[0].split()[-1])
+
+
+@pytest.mark.parametrize("name", ["pydantic_ai", "smolagents"])
+def test_plugin_of_a_third_party_works_from_wheels(name, tmp_path, install):
+    source = shutil.copytree(THIRD_PARTIES / f"osmosis_{name}", tmp_path / f"osmosis_{name}")
+    installed = install(source)
+    assert passes_its_own_tests(installed, source) > 90
+    assert ", 0 failed," in installed.osmosis("plugins", "check", name)
+    listed = installed.osmosis("plugins", "--strict")
+    assert [line.split()[0] for line in listed.splitlines()] == ["core", name]
+
+
+@pytest.mark.parametrize("kind", ["framework", "backend"])
+def test_new_plugin_works_from_a_wheel(kind, tmp_path, install, kernel_alone):
+    kernel_alone.osmosis("plugins", "new", "tide-pool", f"--{kind}", "--dir", tmp_path)
+    installed = install(tmp_path / "osmosis-tide-pool")
+    assert passes_its_own_tests(installed, tmp_path / "osmosis-tide-pool") > 50
+    if kind == "framework":
+        assert ", 0 failed," in installed.osmosis("plugins", "check", "tide-pool")
+    listed = installed.osmosis("plugins", "--strict")
+    assert [line.split()[0] for line in listed.splitlines()] == ["core", "tide-pool"]
