@@ -18,6 +18,7 @@ from osmosis_core.plugins import get_plugins
 ROOT = Path(__file__).parents[1]
 PLUGINS = ("strands", "langgraph", "openai_agents")
 RUNNERS = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis")
+CONFORMANCE = "test_conformance.py"
 ALSO = {"langgraph": ("langchain", "langgraph-supervisor", "langgraph-swarm")}
 """What a plugin's tests use and the plugin does not need."""
 
@@ -109,9 +110,9 @@ def offer(plugin):
 def tested(environment):
     """Install what is wanted, run the plugins' own tests there; answers the versions."""
 
-    def run(plugins, *wanted):
+    def run(plugins, *wanted, tests=""):
         built = environment(*wanted, *for_tests(*plugins))
-        tests = [ROOT / "plugins" / plugin / "tests" for plugin in plugins]
+        tests = [ROOT / "plugins" / plugin / "tests" / tests for plugin in plugins]
         options = ["-q", "-n", "2", "-c", ROOT / "pyproject.toml"]
         assert " passed" in built.python("-m", "pytest", *options, *tests)
         return built.versions()
@@ -148,7 +149,7 @@ def elsewhere(plugin):
 
 @slow
 def test_all_plugins_work_together(tested):
-    ran_with = tested(PLUGINS, *(f"osmosis-{plugin}" for plugin in PLUGINS))
+    ran_with = tested(PLUGINS, *map("osmosis-{}".format, PLUGINS), tests=CONFORMANCE)
     frameworks = [offer(plugin).distribution for plugin in PLUGINS]
     assert {n: v for n in frameworks if Version(v := ran_with[n]) < known(n)} == {}
     assert "litellm" not in ran_with and Version(ran_with["openai"]).major == 3
@@ -156,7 +157,8 @@ def test_all_plugins_work_together(tested):
 
 @slow
 def test_all_plugins_work_together_beside_litellm(tested):
-    ran_with = tested(PLUGINS, "osmosis-strands[litellm]", *(f"osmosis-{p}" for p in PLUGINS))
+    wanted = ["osmosis-strands[litellm]", *map("osmosis-{}".format, PLUGINS)]
+    ran_with = tested(PLUGINS, *wanted, tests=CONFORMANCE)
     assert "litellm" in ran_with and Version(ran_with["openai"]).major == 2
 
 
