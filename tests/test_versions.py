@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 PLUGINS = ("strands", "langgraph", "openai_agents")
 RUNNERS = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis")
 CONFORMANCE = "test_conformance.py"
+NEWEST = ("-c", ROOT / "constraints.txt")
 ALSO = {"langgraph": ("langchain", "langgraph-supervisor", "langgraph-swarm")}
 """What a plugin's tests use and the plugin does not need."""
 
@@ -137,7 +138,7 @@ def test_plugin_alone_works_on_the_oldest_versions_that_it_claims(plugin, tested
 @slow
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_plugin_alone_works_on_the_newest_versions_that_it_claims(plugin, tested):
-    ran_with = tested([plugin], f"osmosis-{plugin}")
+    ran_with = tested([plugin], f"osmosis-{plugin}", *NEWEST)
     assert {n: v for n in needs(plugin) if Version(v := ran_with[n]) < known(n)} == {}
     assert ran_with.keys().isdisjoint(elsewhere(plugin))
 
@@ -149,7 +150,8 @@ def elsewhere(plugin):
 
 @slow
 def test_all_plugins_work_together(tested):
-    ran_with = tested(PLUGINS, *map("osmosis-{}".format, PLUGINS), tests=CONFORMANCE)
+    wanted = map("osmosis-{}".format, PLUGINS)
+    ran_with = tested(PLUGINS, *wanted, *NEWEST, tests=CONFORMANCE)
     frameworks = [offer(plugin).distribution for plugin in PLUGINS]
     assert {n: v for n in frameworks if Version(v := ran_with[n]) < known(n)} == {}
     assert "litellm" not in ran_with and Version(ran_with["openai"]).major == 3
