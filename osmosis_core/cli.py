@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Generator
 from dataclasses import asdict
+from pathlib import Path
 from typing import NoReturn, TextIO
 
 import click
@@ -85,6 +86,18 @@ def check(name: str, as_json: bool) -> None:
     from osmosis_core.testing.adapter_conformance.report import check_framework
 
     raise SystemExit(check_framework(name, as_json=as_json))
+
+
+@plugins.command()
+@click.argument("name")
+@click.option("--framework", "kind", flag_value="framework", help="An adapter of a framework.")
+@click.option("--backend", "kind", flag_value="backend", help="A place to run rollouts.")
+@click.option("--dir", "parent", default=".", help="Where the new folder goes; here by default.")
+def new(name: str, kind: str | None, parent: str) -> None:
+    """Write a plugin to start from: a package that passes its tests as it is."""
+    from osmosis_core.testing.scaffold import create_plugin
+
+    click.echo(create_plugin(name, kind, Path(parent)))
 
 
 @cli.command()

@@ -96,9 +96,9 @@ class TestPlugins:
         done = osmosis("plugins", "--strict")
         assert (done.returncode, done.stderr) == (0, "")
         lines = [line.split() for line in done.stdout.splitlines()]
-        names = ["core", "call-log", "eval", "gateway", "langgraph", "loop-watch", "openai_agents"]
-        names.append("strands")
-        assert [line[0] for line in lines] == names
+        installed = "core call-log eval gateway langgraph loop-watch openai_agents"
+        installed += " pydantic_ai smolagents strands"
+        assert [line[0] for line in lines] == installed.split()
         assert {line[3] for line in lines} == {"loaded"}
 
     def test_json_lists_what_each_offers(self, osmosis):

@@ -13,7 +13,7 @@ from osmosis_core.testing.adapter_conformance.matrix import claimed, matrix, wit
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     path.relative_to(ROOT)
-    for pattern in ("README.md", "docs/*.md", "plugins/*/README.md", "examples/*/README.md")
+    for pattern in ("README.md", "docs/*.md", "plugins/*/README.md", "examples/**/README.md")
     for path in ROOT.glob(pattern)
 )
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

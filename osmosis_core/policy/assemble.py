@@ -208,9 +208,21 @@ def _checked(completion: Json) -> Json:
                 raise TypeError
             if not choice.get("finish_reason"):
                 raise MalformedAnswer("a choice of the answer has no finish reason")
+            choice["message"] = _mended(message)
     except (AttributeError, KeyError, TypeError) as error:
         raise MalformedAnswer("the answer's choices have an unknown shape", str(choices)) from error
     return completion
+
+
+def _mended(value: Any) -> Any:
+    """Characters that came in two halves are put together; a half alone, which is no text, goes."""
+    if isinstance(value, dict):
+        return {name: _mended(item) for name, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list):
+        return [_mended(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, str) and not value.isascii():
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value
 
 
 def short_stream(completion: Json, include_usage: bool) -> bytes:

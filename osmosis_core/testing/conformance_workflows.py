@@ -7,11 +7,9 @@ memory or files shared with the suite.
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
+import json
 import math
 import time
-from types import ModuleType
 from typing import Any
 
 from pydantic import Field
@@ -19,9 +17,9 @@ from pydantic import Field
 from osmosis_core.active import get_rollout_context
 from osmosis_core.config import AgentWorkflowConfig, ConcurrencyConfig
 from osmosis_core.context import SampleSource
-from osmosis_core.errors import ConfigError
+from osmosis_core.errors import PolicyError
 from osmosis_core.grader import Grader, GraderContext
-from osmosis_core.policy import BASE_URL, async_client
+from osmosis_core.policy import WireRequest, exchange
 from osmosis_core.types import AgentWorkflowOutput, Message, RolloutSample
 from osmosis_core.workflow import AgentWorkflow, AgentWorkflowContext
 
@@ -185,13 +183,16 @@ class WritesArtifact(AgentWorkflow[Any]):
 
 
 class CallsPolicy(AgentWorkflow[Any]):
-    """Asks the policy once with a bare HTTP client."""
+    """Asks the policy once."""
 
     async def run(self, ctx: Context) -> None:
         """Post the prompt."""
         body = {"model": "any", "messages": ctx.prompt}
-        response = await async_client(_http()).post(f"{BASE_URL}/chat/completions", json=body)
-        response.raise_for_status()
+        headers = {"content-type": "application/json"}
+        path, content = "/chat/completions", json.dumps(body).encode()
+        answer = await exchange(WireRequest("POST", path, headers, content))
+        if answer.status != 200:
+            raise PolicyError(answer.body.decode("utf-8", "replace"))
 
 
 class TwoAgents(AgentWorkflow[Any]):
@@ -284,10 +285,3 @@ class ReadsArtifact(Grader):
         assert ctx.artifacts_dir is not None
         is_same = str(ctx.artifacts_dir) == ctx.sample.messages[-1]["content"]
         ctx.set_reward(float(is_same and (ctx.artifacts_dir / "prompt.txt").exists()))
-
-
-def _http() -> ModuleType:
-    for name in ("httpx2", "httpx"):
-        if importlib.util.find_spec(name):
-            return importlib.import_module(name)
-    raise ConfigError("BackendConformance calls the policy with httpx2 or httpx; install one")

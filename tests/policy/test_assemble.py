@@ -308,3 +308,19 @@ def test_long_garbage_is_quoted_in_part():
     with pytest.raises(MalformedAnswer) as caught:
         assemble("x" * 5000)
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "halves, whole",
+    [(("\\ud83d", "\\ude00"), "😀"), (("a\\ud83d", "b"), "a�b"), (("ä", "天"), "ä天")],
+)
+def test_character_that_comes_in_halves_is_whole_or_replaced(halves, whole):
+    assembler = Assembler()
+    for half in halves:
+        assembler.add(f'{{"choices": [{{"index": 0, "delta": {{"content": "{half}"}}}}]}}')
+    assembler.add('{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}')
+    streamed = assembler.completion()["choices"][0]["message"]["content"]
+    message = f'{{"role": "assistant", "content": "{"".join(halves)}"}}'
+    plain = f'{{"choices": [{{"message": {message}, "finish_reason": "stop"}}]}}'
+    assert streamed == whole
+    assert parse_completion(plain.encode())["choices"][0]["message"]["content"] == whole

@@ -89,7 +89,7 @@ class Recording(AdapterSuite):
         with ScriptedPolicy(tool_then("FINAL-WORD", a=1000, b=234)) as policy:
             sample = await self.sample(policy, text="FIRST-WORD", tools=[add])
         text = native(sample)
-        found = [text.find(word) for word in ("FIRST-WORD", "add", "1234", "FINAL-WORD")]
+        found = [text.find(word) for word in ("FIRST-WORD", '"add"', "1234", "FINAL-WORD")]
         expect(found == sorted(found) and found[0] >= 0, "prompt, call, result, answer are mixed")
 
     @check("recording")

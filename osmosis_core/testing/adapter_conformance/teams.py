@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from osmosis_core.testing.adapter_conformance.kit import (
@@ -18,17 +19,18 @@ from osmosis_core.testing.scripted import Answer, Received, ScriptedPolicy, Stat
 from osmosis_core.types import ExecutionResult, RolloutSample, RolloutStatus
 
 
-def _delegates(times: int = 1) -> Any:
-    """Each agent calls the one tool it has so often, then says who it is."""
+def _delegates(names: Sequence[str], times: int = 1) -> Any:
+    """Each agent calls the one it may call so often, then says who it is."""
 
     def answer(request: Received) -> Answer:
         tools: list[dict[str, Any]] = request.body.get("tools") or []
+        agents = [tool["function"] for tool in tools if tool["function"]["name"] in names]
         done = sum(message["role"] == "tool" for message in request.body["messages"])
-        if not tools or done >= times:
+        if not agents or done >= times:
             return f"{request.sample_id} is done"
-        function = tools[0]["function"]
-        properties: dict[str, Any] = function["parameters"].get("properties") or {}
-        return Tool(function["name"], {name: f"TASK-{done}" for name in properties})
+        parameters: dict[str, Any] = agents[0]["parameters"]
+        wanted: list[str] = parameters.get("required") or list(parameters.get("properties") or ())
+        return Tool(agents[0]["name"], {name: f"TASK-{done}" for name in wanted})
 
     return answer
 
@@ -37,7 +39,7 @@ class Teams(AdapterSuite):
     """Sub-agents."""
 
     async def _team(self, *names: str, times: int = 1) -> dict[str, RolloutSample]:
-        with ScriptedPolicy(_delegates(times)) as policy, policy.rollout() as rollout:
+        with ScriptedPolicy(_delegates(names, times)) as policy, policy.rollout() as rollout:
             await self.fixtures.run_team(names, user("BOSS-PROMPT"))
             return await rollout.get_samples()
 
@@ -89,7 +91,7 @@ class Teams(AdapterSuite):
     @check("sub_agents")
     async def test_failing_sub_agent_is_told_or_raised(self) -> None:
         """If this fails, a failed sub-agent looks like an empty answer; raise or report it."""
-        delegates = _delegates()
+        delegates = _delegates(("boss", "aide"))
 
         def answer(request: Received) -> Answer:
             return Status(400, "aide broke") if request.sample_id == "aide" else delegates(request)

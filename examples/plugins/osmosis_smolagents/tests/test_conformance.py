@@ -1,0 +1,7 @@
+from osmosis_smolagents.conformance import Fixtures
+
+from osmosis_core.testing import AdapterConformance
+
+
+class TestSmolagentsConforms(AdapterConformance):
+    fixtures = Fixtures()
