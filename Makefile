@@ -1,6 +1,6 @@
 # A fresh machine needs Python 3.12 or newer, pip and make; everything else lands in .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lint types fix capabilities wheels bench clean
+.PHONY: help demo demo-mixed test test-full lint types fix capabilities wheels bench clean
 
 PLUGINS := strands langgraph openai_agents eval gateway loop_watch
 EXAMPLES := plugin_call_log plugins/osmosis_pydantic_ai plugins/osmosis_smolagents
@@ -23,6 +23,10 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml) $(
 demo: $(STAMP) ## roll out real Strands agents on 200 word problems, with the embedded policy
 	$(BIN)/osmosis eval run examples/strands_math/workflow.py \
 	  --dataset examples/strands_math/rows.jsonl --policy demo --concurrency 8 --show 1
+
+demo-mixed: $(STAMP) ## LangGraph, Strands, OpenAI Agents and a bare call in one workflow, graded one by one
+	$(BIN)/osmosis eval run examples/mixed_research/workflow.py \
+	  --dataset examples/mixed_research/rows.jsonl --policy demo --concurrency 8 --show 1
 
 test: $(STAMP) ## all tests but the slow ones
 	$(BIN)/pytest -q -n 2
@@ -52,8 +56,10 @@ wheels: $(STAMP) ## build every distribution into dist/
 bench: $(STAMP) ## benchmarks, side by side with the peer when it can be installed
 	$(BIN)/python benchmarks/kernel.py
 	$(BIN)/python benchmarks/transport.py
+	$(BIN)/python benchmarks/frameworks.py
 	$(BIN)/python benchmarks/records.py
+	$(BIN)/python benchmarks/mixed.py
 	$(BIN)/python benchmarks/loop_watch.py
 
 clean: ## remove everything that was installed or built
-	rm -rf .venv .venv-peer dist .osmosis
+	rm -rf .venv .venv-kernel .venv-peer dist .osmosis

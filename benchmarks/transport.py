@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from kernel import PEER, PEER_PYTHON, install_peer
 
@@ -41,13 +42,15 @@ def stub() -> Generator[str]:
 
 
 class Bench:
+    script = HERE / "transport_load.py"
+
     def __init__(self, root: str, has_peer: bool) -> None:
         self.root, self.has_peer = root, has_peer
 
-    def once(self, load: str, python: str = sys.executable, number: int = 0) -> dict[str, float]:
+    def once(self, load: str, python: str = sys.executable, number: int = 0) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as home:
             env = {**os.environ, "_OSMOSIS_ROLLOUT_ARTIFACT_ROOT": home, "HOME": home}
-            command = [python, str(HERE / "transport_load.py"), load, self.root, str(number)]
+            command = [python, str(self.script), load, self.root, str(number)]
             done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
         if done.returncode:
             sys.exit(f"{load} in {python}: {done.stderr[-2000:]}")
@@ -66,23 +69,35 @@ class Bench:
         for key, name in (("cpu", "CPU"), ("wall", "wall")):
             mine = statistics.median(run[key] for run in ours)
             title = f"64 Strands rollouts x 5 calls x 200 streamed tokens, {name}"
-            row(title, mine, bare[key], peer.get(key), "s")
+            row(title, mine, bare[key], peer.get(key), unit="s")
 
     def tokens(self) -> None:
         ours, bare = 25 * self.median("stream-ours"), 25 * self.once("stream-bare")["cpu"]
-        row("1,000 streamed tokens under the openai SDK, CPU", ours, bare, None, "ms")
+        row("1,000 streamed tokens under the openai SDK, CPU", ours, bare, None, unit="ms")
         ours, peer = 50 * self.once("strands-stream")["cpu"], self.peer("strands-stream")
-        row("1,000 streamed tokens under Strands, CPU", ours, None, peer and 50 * peer, "ms")
+        row("1,000 streamed tokens under Strands, CPU", ours, None, peer and 50 * peer, unit="ms")
         ours, bare = (1000 * self.once(f"paced-{side}")["cpu"] / 12.8 for side in ("ours", "bare"))
-        row("1,000 tokens, each in its own packet (64 streams x 50/s), CPU", ours, bare, None, "ms")
+        row(
+            "1,000 tokens, each in its own packet (64 streams x 50/s), CPU",
+            ours,
+            bare,
+            None,
+            unit="ms",
+        )
         ours, bare = (64 / self.once(f"many-{side}")["wall"] for side in ("ours", "bare"))
-        row("64 streams at once, tokens per ms through one process", ours, bare, None, "")
+        row("64 streams at once, tokens per ms through one process", ours, bare, None, unit="")
 
     def plain(self) -> None:
         ours, bare = (self.median(f"plain-{side}") for side in ("ours", "bare"))
-        row("a call that is plain on the wire, under the openai SDK, CPU", ours, bare, None, "ms")
+        row(
+            "a call that is plain on the wire, under the openai SDK, CPU",
+            ours,
+            bare,
+            None,
+            unit="ms",
+        )
         ours, peer = 1000 * self.once("strands-plain")["cpu"] / 300, self.peer("strands-plain")
-        row("the same under Strands, CPU", ours, None, peer and 1000 * peer / 300, "ms")
+        row("the same under Strands, CPU", ours, None, peer and 1000 * peer / 300, unit="ms")
 
     def flights(self) -> None:
         print("\n| client | " + " | ".join(f"{n:,} in flight" for n in FLIGHTS) + " |")
@@ -120,9 +135,9 @@ class Bench:
         )
 
 
-def row(title: str, ours: float, bare: float | None, peer: float | None, unit: str) -> None:
+def row(title: str, ours: float, *others: float | None, unit: str) -> None:
     cells = [f"{ours:,.2f} {unit}".rstrip()]
-    for other in (bare, peer):
+    for other in others:
         cells.append(f"{other:,.2f} {unit} ({other / ours:.2f})" if other else "-")
     print(f"| {title} | {' | '.join(cells)} |", flush=True)
 

@@ -6,7 +6,7 @@ so they nest.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -37,9 +37,16 @@ class _Frame:
     is_scope: bool = False
 
 
+@dataclass(slots=True)
+class _Tool:
+    """A tool at work: the call that it was asked for in, and once it is over what was before."""
+
+    call: PolicyCall | _Tool | None
+
+
 _DEFAULT_SCOPE = Scope()
 _frame: ContextVar[_Frame | None] = ContextVar("osmosis_rollout", default=None)
-_last_call: ContextVar[PolicyCall | None] = ContextVar("osmosis_last_call", default=None)
+_last_call: ContextVar[PolicyCall | _Tool | None] = ContextVar("osmosis_last_call", default=None)
 
 
 def enter(context: RolloutContext) -> None:
@@ -66,14 +73,12 @@ def _restore(frame: _Frame | None) -> None:
 
 def get_rollout_context() -> RolloutContext | None:
     """The active rollout, or None outside of one."""
-    frame = _frame.get()
-    return frame.context if frame else None
+    return frame.context if (frame := _frame.get()) else None
 
 
 def current_scope() -> Scope:
     """Whose calls are made here: the innermost `agent_scope` of the active rollout."""
-    frame = _frame.get()
-    return frame.scope if frame else _DEFAULT_SCOPE
+    return frame.scope if (frame := _frame.get()) else _DEFAULT_SCOPE
 
 
 @contextmanager
@@ -107,9 +112,19 @@ def _framed(context: RolloutContext | None, scope: Scope) -> Generator[None]:
 
 def last_call() -> PolicyCall | None:
     """The latest policy call made in this context, or in the one that started it."""
-    return _last_call.get()
+    latest = _last_call.get()
+    while isinstance(latest, _Tool):
+        latest = latest.call
+    return latest
 
 
 def set_last_call(call: PolicyCall | None) -> None:
     """Say which call's answer is being acted on from here on in this context."""
     _last_call.set(call)
+
+
+def begin_tool(call: PolicyCall | None) -> Callable[[], None]:
+    """Act on a call from here on in this context, until what is returned is called anywhere."""
+    tool, before = _Tool(call), _last_call.get()
+    _last_call.set(tool)
+    return lambda: setattr(tool, "call", before)

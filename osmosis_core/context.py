@@ -63,6 +63,7 @@ class RolloutContext:
         self._names: dict[str, str] = {}
         self._agents: dict[int, tuple[object, str]] = {}
         self._calls: list[PolicyCall] = []
+        self._handed_over: set[tuple[str, int | None]] = set()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -222,17 +223,22 @@ class RolloutContext:
         return next((call for call in mine if call.has_tool_calls), None)
 
     def _started_by(self, sample_id: str, parent: str | None) -> int | None:
-        """The innermost call still being acted on here, unless it is the agent's own."""
-        call, found = last_call(), None
+        """The innermost call still being acted on here, unless it is the agent's own.
+
+        Who handed over does not wait for an answer: when that came, its call is not acted on.
+        """
+        call, found, is_waiting = last_call(), None, True
         if parent is not None:
             call = self.latest_tool_call(parent)
+            self._handed_over.add((sample_id, call and call.index))
         elif call is not None and self._calls[call.index : call.index + 1] != [call]:
             return None
         while call is not None:
             if call.sample_id == sample_id:
                 return call.started_by
-            if found is None and call.has_tool_calls:
+            if found is None and is_waiting and call.has_tool_calls:
                 found = call.index
+            is_waiting = (call.sample_id, call.started_by) not in self._handed_over
             call = None if call.started_by is None else self._calls[call.started_by]
         return found
 

@@ -1,9 +1,7 @@
 """Wheels, installed in clean environments, work without anything of this checkout."""
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
 ROOT = Path(__file__).parents[1]
-UV = Path(sys.executable).parent / "uv"
 FOREIGN = {"httpx", "httpx2", "litellm", "openai", "osmosis-eval", "osmosis-gateway", "rich"}
 FOREIGN |= {"starlette", "strands-agents", "uvicorn"}
 
@@ -93,57 +90,14 @@ asyncio.run(main())
 THIRD_PARTIES = ROOT / "examples/plugins"
 
 
-def run(*command, cwd):
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OSMOSIS_", "PYTHON", "VIRT"))}
-    done = subprocess.run(
-        command, cwd=cwd, env=kept, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+@pytest.fixture(scope="module")
+def with_strands(environment):
+    return environment("osmosis-core[strands]", "-c", ROOT / "constraints.txt")
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("wheels")
-    for source in (ROOT, *sorted((ROOT / "plugins").iterdir())):
-        options = ["--quiet", "--wheel", "--python", sys.executable, "--out-dir", folder]
-        run(UV, "build", *options, source, cwd=folder)
-    return folder
-
-
-class Environment:
-    """A clean virtual environment outside the checkout."""
-
-    def __init__(self, folder, wheels, requirement):
-        self.folder, self.bin = folder, folder / "venv" / "bin"
-        run(UV, "venv", "--quiet", "--python", sys.executable, folder / "venv", cwd=folder)
-        options = ["--find-links", wheels, "-c", ROOT / "constraints.txt"]
-        self.uv("install", "--quiet", *options, requirement)
-
-    def uv(self, command, *arguments):
-        python = self.bin / "python"
-        return run(UV, "pip", command, "--python", python, *arguments, cwd=self.folder)
-
-    def python(self, code):
-        return run(self.bin / "python", "-W", "error", "-c", code, cwd=self.folder)
-
-    def osmosis(self, *arguments):
-        return run(self.bin / "osmosis", *arguments, cwd=self.folder)
-
-
-@pytest.fixture(scope="module")
-def with_strands(tmp_path_factory, wheels):
-    return Environment(tmp_path_factory.mktemp("strands"), wheels, "osmosis-core[strands]")
-
-
-@pytest.fixture(scope="module")
-def kernel_alone(tmp_path_factory, wheels):
-    return Environment(tmp_path_factory.mktemp("kernel"), wheels, "osmosis-core")
-
-
-def distributions(environment):
-    listed = environment.uv("list", "--format", "freeze")
-    return {line.partition("==")[0] for line in listed.splitlines()}
+def kernel_alone(environment):
+    return environment("osmosis-core", "-c", ROOT / "constraints.txt")
 
 
 def test_one_wheel_for_each_distribution(wheels):
@@ -158,11 +112,11 @@ def test_extra_brings_its_plugin(with_strands):
 
 
 def test_strands_agent_is_rolled_out_from_wheels(with_strands):
-    with_strands.python(STRANDS_ROLLOUT)
+    with_strands.python("-c", STRANDS_ROLLOUT)
 
 
 def test_kernel_alone_brings_no_framework(kernel_alone):
-    assert distributions(kernel_alone) & FOREIGN == set()
+    assert kernel_alone.versions().keys() & FOREIGN == set()
 
 
 def test_kernel_alone_is_sound(kernel_alone):
@@ -172,11 +126,11 @@ def test_kernel_alone_is_sound(kernel_alone):
 
 
 def test_kernel_alone_runs_a_rollout(kernel_alone):
-    kernel_alone.python(KERNEL_ROLLOUT)
+    kernel_alone.python("-c", KERNEL_ROLLOUT)
 
 
 def test_kernel_alone_has_a_demo_policy(kernel_alone):
-    kernel_alone.python(DEMO_POLICY)
+    kernel_alone.python("-c", DEMO_POLICY)
 
 
 def test_kernel_alone_says_how_to_get_the_rest(kernel_alone):
@@ -186,41 +140,41 @@ def test_kernel_alone_says_how_to_get_the_rest(kernel_alone):
     assert "pip install 'osmosis-core[eval]'" in done.stderr
 
 
-def built(source, wheels):
-    """The wheels' folder, with one more of this project in it."""
-    options = ["--quiet", "--wheel", "--python", sys.executable, "--out-dir", wheels]
-    run(UV, "build", *options, source, cwd=wheels)
-    return wheels
+@pytest.fixture
+def install(environment, build, tmp_path):
+    """Build a project outside of this workspace and install it with what its tests need."""
+
+    def install(source):
+        options = "--find-links", build(source, tmp_path / "wheel"), "-c", ROOT / "constraints.txt"
+        return environment(f"{source.name.replace('_', '-')}[test]", *options)
+
+    return install
 
 
 def passes_its_own_tests(environment, folder):
     """Run a project's tests, copied away from its sources, with nothing but what is installed."""
     tests = shutil.copytree(folder / "tests", environment.folder / "its_tests")
     (environment.folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
-    python = environment.bin / "python"
-    said = run(python, "-m", "pytest", "-q", tests, cwd=environment.folder)
+    said = environment.run("pytest", "-q", tests)
     return int(said.rpartition(" passed")[0].split()[-1])
 
 
 @pytest.mark.parametrize("name", ["pydantic_ai", "smolagents"])
-def test_plugin_of_a_third_party_works_from_wheels(name, tmp_path, wheels):
-    source = THIRD_PARTIES / f"osmosis_{name}"
-    shutil.copytree(source, tmp_path / "source")
-    folder = shutil.copytree(wheels, tmp_path / "wheels")
-    environment = Environment(tmp_path, built(tmp_path / "source", folder), f"osmosis-{name}[test]")
-    assert passes_its_own_tests(environment, source) > 90
-    assert ", 0 failed," in environment.osmosis("plugins", "check", name)
-    listed = environment.osmosis("plugins", "--strict")
+def test_plugin_of_a_third_party_works_from_wheels(name, tmp_path, install):
+    source = shutil.copytree(THIRD_PARTIES / f"osmosis_{name}", tmp_path / f"osmosis_{name}")
+    installed = install(source)
+    assert passes_its_own_tests(installed, source) > 90
+    assert ", 0 failed," in installed.osmosis("plugins", "check", name)
+    listed = installed.osmosis("plugins", "--strict")
     assert [line.split()[0] for line in listed.splitlines()] == ["core", name]
 
 
 @pytest.mark.parametrize("kind", ["framework", "backend"])
-def test_new_plugin_works_from_a_wheel(kind, tmp_path, wheels, kernel_alone):
+def test_new_plugin_works_from_a_wheel(kind, tmp_path, install, kernel_alone):
     kernel_alone.osmosis("plugins", "new", "tide-pool", f"--{kind}", "--dir", tmp_path)
-    source, folder = tmp_path / "osmosis-tide-pool", shutil.copytree(wheels, tmp_path / "wheels")
-    environment = Environment(tmp_path, built(source, folder), "osmosis-tide-pool[test]")
-    assert passes_its_own_tests(environment, source) > 50
+    installed = install(tmp_path / "osmosis-tide-pool")
+    assert passes_its_own_tests(installed, tmp_path / "osmosis-tide-pool") > 50
     if kind == "framework":
-        assert ", 0 failed," in environment.osmosis("plugins", "check", "tide-pool")
-    listed = environment.osmosis("plugins", "--strict")
+        assert ", 0 failed," in installed.osmosis("plugins", "check", "tide-pool")
+    listed = installed.osmosis("plugins", "--strict")
     assert [line.split()[0] for line in listed.splitlines()] == ["core", "tide-pool"]

@@ -2,11 +2,11 @@
 
 import functools
 import importlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from types import ModuleType
 from typing import Any
 
-from osmosis_core.active import Scope, get_rollout_context, set_last_call
+from osmosis_core.active import Scope, begin_tool, get_rollout_context
 from osmosis_core.context import RolloutContext
 from osmosis_core.errors import ConfigError
 from osmosis_core.policy import binding
@@ -58,22 +58,23 @@ def bound_headers(
 
     For adapters whose framework calls the model from a thread or generator that does not inherit
     them. `tee=True` asks for real deltas, for a consumer that shows them. `parent` is the sample of
-    the agent whose tool call or handoff started this one, where the framework runs tools in tasks
-    that inherit nothing from the call. The headers never leave the process.
+    the agent that handed over to this one and does not wait for it. The headers never leave the
+    process.
     """
     scope = Scope(sample_key(sample_id), trainable, parent and sample_key(parent))
     headers = {binding.BINDING_HEADER: binding.binding_header(context, scope)}
     return {**headers, binding.TEE_HEADER: "1"} if tee else headers
 
 
-def in_tool_of(sample_id: str) -> None:
+def in_tool_of(sample_id: str) -> Callable[[], None]:
     """Say that what runs from here on in this context is a tool of this sample's agent.
 
     For adapters whose framework runs tools in tasks that inherit nothing from the model call: call
-    it where a tool begins. Agents started there get `started_by`.
+    it where a tool begins. Agents started there get `started_by`. What it returns ends the tool,
+    in whatever context it is called.
     """
     context = get_rollout_context()
-    set_last_call(context and context.latest_tool_call(sample_key(sample_id)))
+    return begin_tool(context and context.latest_tool_call(sample_key(sample_id)))
 
 
 def _httpx() -> ModuleType:

@@ -20,6 +20,8 @@ FAILURE = re.compile(
     re.IGNORECASE,
 )
 CALCULATOR = re.compile(r"calc|math|arith|eval", re.IGNORECASE)
+REVIEWER = re.compile(r"check|critic|review|verif", re.IGNORECASE)
+CLAIM = re.compile(r"(.+)\bthe answer is (-?\d[\d,]*(?:\.\d+)?)\.?\s*", re.IGNORECASE | re.DOTALL)
 SIGNS: dict[type[ast.operator], str] = {
     ast.Add: "+",
     ast.Sub: "-",
@@ -41,28 +43,52 @@ class Tool:
 def solve(messages: list[Message], tools: list[Message]) -> Message:
     """Return the assistant message that comes next in a conversation about an arithmetic problem.
 
-    It reads the text by general rules, so it is wrong now and then, and it never raises.
+    A text that ends with an answer is a claim, which is held against an answer of its own. It reads
+    the text by general rules, so it is wrong now and then, and it never raises.
     """
     conversation = dicts(messages)
     question, outputs = last_turn(conversation)
-    steps = plan(question)
+    problem, claimed = claim(question)
+    steps = plan(problem)
     if steps is None:
         return say(polite(question))
     if not steps:
         return say("A number that is needed is missing, so the answer is unanswerable.")
-    tool = calculator(dicts(tools))
-    if tool is None:
-        return alone(steps)
-    return with_tool(conversation, steps, outputs, tool)
+    tool, reviewer = calculator(dicts(tools)), find_reviewer(dicts(tools))
+    if tool is not None:
+        message = with_tool(conversation, steps, outputs, tool, claimed)
+    else:
+        message = alone(steps, claimed)
+    if reviewer is None or "tool_calls" in message or has_asked(conversation, reviewer):
+        return message
+    return call(conversation, reviewer, f"{question} {message['content']}", "I have that checked.")
+
+
+def claim(question: str) -> tuple[str, str | None]:
+    """Return the problem of a text and the answer that the text gives to it, None if none."""
+    match = CLAIM.fullmatch(question)
+    return (match[1], match[2].replace(",", "")) if match else (question, None)
+
+
+def conclusion(result: Fraction | str, claimed: str | None) -> str:
+    """Return the last sentence: the answer, after what it says about a claim."""
+    answer = f"The answer is {plain(result)}."
+    if claimed is None:
+        return answer
+    return f"{'Correct' if plain(claimed) == plain(result) else 'Wrong'}. {answer}"
 
 
 def with_tool(
-    conversation: list[Message], steps: list[str], outputs: list[str], tool: Tool
+    conversation: list[Message],
+    steps: list[str],
+    outputs: list[str],
+    tool: Tool,
+    claimed: str | None,
 ) -> Message:
     """Ask the tool for the next step, once more after an error, or give the final answer."""
     results, failures = read_outputs(outputs)
     if len(results) >= len(steps):
-        return say(f"The answer is {plain(results[-1])}.")
+        return say(conclusion(results[-1], claimed))
     expression = filled(steps[len(results)], results)
     if failures >= MOST_FAILURES:
         return say(f"I cannot finish this: {tool.name} does not compute {expression}.")
@@ -73,12 +99,12 @@ def with_tool(
     return call(conversation, tool, expression, f"{opening} {expression}.")
 
 
-def alone(steps: list[str]) -> Message:
+def alone(steps: list[str], claimed: str | None) -> Message:
     """Compute every step without a tool and give the final answer."""
     worked = Steps()
     for step in steps:
         worked.add(step)
-    return say(f"The answer is {plain(worked.results[-1])}.")
+    return say(conclusion(worked.results[-1], claimed))
 
 
 def last_turn(conversation: list[Message]) -> tuple[str, list[str]]:
@@ -109,6 +135,27 @@ def dicts(value: object) -> list[Message]:
 
 def calculator(tools: list[Message]) -> Tool | None:
     """Choose a tool that takes text, by preference one with the name of a calculator."""
+    found = [tool for tool in text_tools(tools) if not REVIEWER.search(tool.name)]
+    named = [tool for tool in found if CALCULATOR.search(tool.name)]
+    return next(iter([*named, *found]), None)
+
+
+def find_reviewer(tools: list[Message]) -> Tool | None:
+    """Choose a tool with the name of one that checks an answer."""
+    return next((tool for tool in text_tools(tools) if REVIEWER.search(tool.name)), None)
+
+
+def has_asked(conversation: list[Message], tool: Tool) -> bool:
+    """Tell whether the tool was called since the user spoke last."""
+    for message in reversed(conversation):
+        names = [mapping(c.get("function")).get("name") for c in dicts(message.get("tool_calls"))]
+        if message.get("role") == "user" or tool.name in names:
+            return tool.name in names
+    return False
+
+
+def text_tools(tools: list[Message]) -> list[Tool]:
+    """Return the tools that take text, each with its first parameter that does."""
     found: list[Tool] = []
     for entry in tools:
         function = mapping(entry.get("function"))
@@ -121,8 +168,7 @@ def calculator(tools: list[Message]) -> Tool | None:
         ]
         if isinstance(name, str) and texts:
             found.append(Tool(name, texts[0]))
-    named = [tool for tool in found if CALCULATOR.search(tool.name)]
-    return next(iter([*named, *found]), None)
+    return found
 
 
 def mapping(value: object) -> dict[str, Any]:

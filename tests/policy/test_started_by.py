@@ -67,6 +67,18 @@ async def test_adapter_names_the_parent_where_tasks_inherit_nothing(ask):
     assert starters(rollout) == [("top", None), ("sub", 0), ("tool", 0)]
 
 
+async def test_tool_that_is_over_starts_nobody_more(ask):
+    with ScriptedPolicy(Tool("go"), "x", "y") as policy, policy.rollout() as rollout:
+        with agent_scope("top"):
+            await ask()
+        end = in_tool_of("top")
+        await agent(ask, "in-the-tool")
+        in_tool_of("top")()
+        await asyncio.create_task(asyncio.to_thread(end))  # elsewhere: its context is a copy
+        await agent(ask, "after")
+    assert starters(rollout) == [("top", None), ("in-the-tool", 0), ("after", None)]
+
+
 async def test_tree_shows_each_agent_below_the_one_that_started_it(ask):
     with ScriptedPolicy(Tool("go"), "x", "y") as policy, policy.rollout() as rollout:
         await agent(ask, "top", lambda: agent(ask, "sub"))

@@ -113,6 +113,35 @@ def test_most_of_the_example_rows_are_solved_and_some_are_not() -> None:
     assert 0.75 <= sum(solved) / len(rows) <= 0.95
 
 
+def text_tool(name: str, parameter: str) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {parameter: {"type": "string"}}}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+@pytest.mark.parametrize(
+    ("claimed", "verdict"),
+    [("37.25", "Correct"), ("37.250", "Correct"), ("37", "Wrong"), ("-37.25", "Wrong")],
+)
+def test_claim_is_held_against_an_answer_of_its_own(claimed: str, verdict: str) -> None:
+    question = f"{TWO_STEPS} The answer is {claimed}."
+    assert solve([user(question)], [])["content"] == f"{verdict}. The answer is 37.25."
+    assert chat(question)[-1]["content"] == f"{verdict}. The answer is 37.25."
+
+
+def test_answer_is_given_to_a_reviewer_once_and_its_correction_taken() -> None:
+    tools = [text_tool("review", "claim"), CALCULATOR]
+    messages = [user("What is 2 + 3?")]
+    for output in ("5", "Wrong. The answer is 6."):
+        messages.append(solve(messages, tools))
+        (request,) = messages[-1]["tool_calls"]
+        messages.append({"role": "tool", "tool_call_id": request["id"], "content": output})
+    arguments = json.loads(messages[3]["tool_calls"][0]["function"]["arguments"])
+    assert arguments == {"claim": "What is 2 + 3? The answer is 5."}
+    assert solve(messages, tools)["content"] == "The answer is 6."
+    again = [*messages, solve(messages, tools), user("What is 4 + 4?")]
+    assert solve(again, tools[:1])["tool_calls"][0]["function"]["name"] == "review"
+
+
 def test_make_rows_reproduces_the_rows(tmp_path: Path) -> None:
     for script in (EXAMPLE / "make_rows.py", EXAMPLE / "templates.py"):
         shutil.copy(script, tmp_path)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TextIO, cast
 
-from osmosis_core import ConfigError, RolloutError, RolloutErrorCategory, RolloutSample
+from osmosis_core import AgentRun, ConfigError, RolloutError, RolloutErrorCategory, RolloutSample
 from osmosis_eval.runner import Outcome
 from osmosis_eval.stats import Tokens
 
@@ -175,9 +175,16 @@ def _record(outcome: Outcome) -> dict[str, Any]:
         "err_message": result.err_message,
         "err_category": result.err_category,
         "calls": len(outcome.calls),
+        "tree": [_branch(run) for run in result.tree()],
         "tokens": {"prompt": tokens.prompt, "completion": tokens.completion},
         "duration_sec": round(outcome.duration_sec, 6),
     }
+
+
+def _branch(run: AgentRun) -> dict[str, Any]:
+    """An agent and those that it started; `calls` are positions in the rollout."""
+    calls, started = [call.index for call in run.calls], [_branch(child) for child in run.children]
+    return {"sample": run.sample_id, "calls": calls, "started": started}
 
 
 def _dumped(sample: RolloutSample) -> dict[str, Any]:

@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from osmosis_core import Message, RolloutSample
+from osmosis_core import AgentRun, Message, RolloutSample
 from osmosis_eval.runner import Outcome
 
 _WIDTH = 100
 
 
 def conversation(outcome: Outcome) -> str:
-    """Every sample of a rollout, as the policy saw it on the wire."""
+    """Every sample of a rollout, as the policy saw it on the wire; who called whom, if several."""
     lines: list[str] = []
     for sample_id, sample in outcome.result.samples.items():
         reward = "no reward" if sample.reward is None else f"reward {sample.reward:g}"
         head = f"row {outcome.row.index}, {sample_id}: {reward}"
         lines += [head, *map(_cut, _lines(sample)), ""]
+    if len(outcome.result.samples) > 1:
+        head = f"row {outcome.row.index}, who called whom:"
+        lines += [head, *_indented(outcome.result.tree()), ""]
     return "\n".join(lines)
+
+
+def _indented(tree: list[AgentRun]) -> Iterator[str]:
+    return (_cut(line) for run in tree for line in str(run).splitlines())
 
 
 def _lines(sample: RolloutSample) -> Iterator[str]:

@@ -59,6 +59,7 @@ def test_lines_are_on_disk_before_the_files_are_closed(tmp_path: Path) -> None:
             "err_message": None,
             "err_category": None,
             "calls": 1,
+            "tree": [{"sample": "main", "calls": [0], "started": []}],
             "tokens": {"prompt": 7, "completion": 2},
             "duration_sec": 0.25,
         }

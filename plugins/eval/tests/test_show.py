@@ -39,6 +39,42 @@ def test_first_conversations_are_printed(workspace: Any) -> None:
     ]
 
 
+TEAM_FLOW = """
+    import httpx2
+    from osmosis_core import AgentWorkflow
+    from osmosis_core.policy import BASE_URL, agent_scope, async_client
+
+    class Team(AgentWorkflow):
+        async def run(self, ctx):
+            for name in ("boss", "aide"):
+                with agent_scope(name):
+                    await async_client(httpx2).post(
+                        f"{BASE_URL}/chat/completions", json={"messages": ctx.prompt}
+                    )
+                    if name == "boss":
+                        with agent_scope("scout"):
+                            await async_client(httpx2).post(
+                                f"{BASE_URL}/chat/completions", json={"messages": ctx.prompt}
+                            )
+"""
+
+
+def test_tree_of_a_rollout_with_several_agents_is_printed_and_written(workspace: Any) -> None:
+    workspace.write("flow.py", TEAM_FLOW)
+    workspace.rows(1)
+    with ScriptedPolicy(Tool("ask"), "scouted", "done") as policy:
+        arguments = workspace.arguments("--show", "1", "--no-preflight")
+        ended = workspace.run(*arguments, "--base-url", policy.base_url)
+    assert ended.code == 0, ended.err
+    tree = "row 0, who called whom:\n  boss: 1 call\n    scout: 1 call\n  aide: 1 call\n"
+    assert tree in ended.out
+    (result,) = workspace.lines()
+    scout = {"sample": "scout", "calls": [1], "started": []}
+    boss, aide = result["tree"]
+    assert boss == {"sample": "boss", "calls": [0], "started": [scout]}
+    assert aide["started"] == []
+
+
 def test_captured_fields_are_asked_for_and_written_down(workspace: Any) -> None:
     workspace.write("flow.py", TOOL_FLOW)
     workspace.rows(1)

@@ -13,7 +13,7 @@ def osmosis_register_frameworks(register: RegisterFramework) -> None:
         Framework(
             name="langgraph",
             distribution="langgraph",
-            versions=">=1.0.5,<2",
+            versions=">=1.1.5,<2",
             module="osmosis_langgraph",
             conformance="osmosis_langgraph.conformance:LangGraphAdapter",
             quiet_env=(("LANGSMITH_TRACING", "false"),),

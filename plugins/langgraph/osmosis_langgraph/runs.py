@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,12 +23,16 @@ class Run:
     parent: Run | None
     name: str
     metadata: Mapping[str, Any]
+    scope: str = ""
+    """The sample of the `agent_scope` that it began in."""
     inputs: Any = None
     is_tool: bool = False
     node: str | None = None
     attempt: int | None = None
     """Counts the runs of one task; None for what is not a task of a graph."""
     graph: Graph | None = None
+    leave: Callable[[], None] | None = None
+    """Ends what the run is in: a node, the tool of the agent that acts."""
 
     @property
     def task(self) -> str:

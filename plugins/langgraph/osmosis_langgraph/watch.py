@@ -80,7 +80,8 @@ class Watch:
         """Take a run into the tree; a node acts on the latest tool calls in its graph."""
         with self._lock:
             parent = self._runs.get(event.get("parent_run_id"))
-            run = Run(parent, name, event.get("metadata") or {}, **known)
+            scope = current_scope().sample_id
+            run = Run(parent, name, event.get("metadata") or {}, scope=scope, **known)
             self._runs[event["run_id"]] = run
             if run.task and (parent is None or run.task != parent.task):
                 run.attempt = self._attempts[run.task] = self._attempts.get(run.task, 0) + 1
@@ -89,7 +90,7 @@ class Watch:
             run.node = str(run.metadata.get("langgraph_node"))
             acting = self._acting.get(self._graph(run))
         if acting is not None:
-            in_tool_of(acting.sample_id)
+            run.leave = in_tool_of(acting.sample_id)
 
     def end(self, run_id: Hashable, outputs: Any) -> None:
         """Drop a run; what a node returned becomes part of its agent's history."""
@@ -97,6 +98,8 @@ class Watch:
             run = self._runs.pop(run_id, None)
             if run is None or run.node is None:
                 return
+            if run.leave is not None:
+                run.leave()
             graph = self._graph(run)
             _, key, talk = graph.agent(run)
             own, acting = self._agents.get(key), self._acting.get(graph)
@@ -121,19 +124,44 @@ class Watch:
     ) -> Agent:
         """Whose the call of the policy is that was begun here; its history has the messages."""
         call, scope = _begun.get() or Call(), current_scope().sample_id
-        explicit = sample_id or (unquote(scope) if scope != _UNSCOPED else None)
         with self._lock:
             node = call.run.within() if call.run else None
+            explicit = sample_id or self._scoped(rollout, scope, node)
             name, key = explicit, cast("Hashable", (None, explicit))
             if call.run is not None and node is not None:
                 derived, derived_key, call.talk = self._graph(node).agent(node)
                 call.attempts = call.run.attempts()
                 name, key = (explicit, key) if explicit else (derived, derived_key)
-            if name is not None and key not in self._agents:
-                self._agents[key] = _registered(rollout, name, is_derived=explicit is None)
-            call.agent = self._agents[key] if name is not None else Agent(scope)
+            if name is None:
+                call.agent = Agent(scope)
+            else:
+                call.agent = self._agent(rollout, name, key, is_derived=explicit is None)
             call.told(messages)
         return call.agent
+
+    def _scoped(self, rollout: RolloutContext, scope: str, node: Run | None) -> str | None:
+        """The name that the scope gives to the calls in a node.
+
+        A graph that another framework's agent runs in a tool is no part of that agent, whatever
+        scope its adapter is in; a scope that was entered inside of the node always counts.
+        """
+        if scope == _UNSCOPED:
+            return None
+        name, key = unquote(scope), (None, unquote(scope))
+        if node is not None and node.scope == scope:
+            is_new = key not in self._agents
+            if is_new and rollout.latest_tool_call(scope) is not None:
+                return None
+            if self._agent(rollout, name, key).history is None:
+                return None
+        return name
+
+    def _agent(
+        self, rollout: RolloutContext, name: str, key: Hashable, *, is_derived: bool = False
+    ) -> Agent:
+        if key not in self._agents:
+            self._agents[key] = _registered(rollout, name, is_derived=is_derived)
+        return self._agents[key]
 
     def answer(self, run_id: Hashable, answers: list[BaseMessage]) -> None:
         """End a call; who asks for tools acts in its graph until it asks for none."""

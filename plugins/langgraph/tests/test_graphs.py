@@ -26,6 +26,7 @@ from langgraph_swarm import create_handoff_tool, create_swarm
 from openai import AsyncOpenAI
 
 from osmosis_core import RetryPolicy as Patience
+from osmosis_core import RolloutSample, SampleSource, get_rollout_context
 from osmosis_core.policy import BASE_URL, agent_scope, async_client
 from osmosis_core.testing import Say, ScriptedPolicy, Status, Tool, Turn
 from osmosis_langgraph import ChatOsmosis
@@ -376,6 +377,40 @@ async def test_scope_of_the_user_wins():
     _, samples = await run(ScriptedPolicy("hi"), work)
     assert list(samples) == ["mine%20%C3%BC"]
     assert said(samples["mine%20%C3%BC"])[-1] == ("assistant", "hi")
+
+
+class Elsewhere(SampleSource):
+    async def get_sample(self, sample_id):
+        return RolloutSample(id=sample_id, messages=[{"role": "user", "content": "elsewhere"}])
+
+
+async def test_graph_in_a_tool_of_another_frameworks_agent_is_no_part_of_that():
+    """Adapters run their agents in an `agent_scope` of a sample that is theirs to tell."""
+
+    async def work():
+        name = get_rollout_context().register_agent("acme", Elsewhere())
+        with agent_scope(name):
+            await agent("solver").ainvoke({"messages": "q"})
+            await create_agent(MODEL, []).ainvoke({"messages": "q"})
+            await MODEL.ainvoke("in no graph")
+
+    _, samples = await run(ScriptedPolicy("hi"), work)
+    assert {name: len(sample.calls) for name, sample in samples.items()} == {
+        "acme": 1,
+        "solver": 1,
+        "model": 1,
+    }
+    assert samples["acme"].messages == [{"role": "user", "content": "elsewhere"}]
+
+
+async def test_another_agent_inside_of_a_node_has_the_calls_that_it_makes_itself():
+    async def node(state):
+        with agent_scope(get_rollout_context().register_agent("acme", Elsewhere())):
+            return {"messages": [await MODEL.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState).add_node(node).add_edge(START, "node").compile(name="outer")
+    _, samples = await run(ScriptedPolicy("hi"), lambda: graph.ainvoke({"messages": "q"}))
+    assert [len(sample.calls) for sample in samples.values()] == [1]
 
 
 async def test_helper_model_has_a_sample_of_its_own_that_is_not_trained_on():

@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from strands import Agent
-from strands.hooks import AfterInvocationEvent, BeforeInvocationEvent, HookOrder
+from strands.hooks import (
+    AfterInvocationEvent,
+    BeforeInvocationEvent,
+    BeforeToolCallEvent,
+    HookOrder,
+)
 from strands.middleware.stages import InvokeModelContext, InvokeModelStage
 from strands.models import Model
 
@@ -22,6 +27,8 @@ from osmosis_core.policy import current_scope
 
 _DEFAULT_NAME = "Strands Agents"
 _DEFAULT_ID = "default"
+_HANDOFF = "handoff_to_agent"
+"""Name of the tool that a swarm gives to its agents; each swarm has one, which they share."""
 
 
 class Bindable(Protocol):
@@ -43,11 +50,22 @@ class _Invocation:
     rollout: RolloutContext | None
     scope: object
     outer: _Invocation | None
+    starter: str | None
+    """Sample of the agent that handed over to this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Handoff:
+    rollout: weakref.ref[RolloutContext]
+    sample_id: str
+    target: str
 
 
 _running: ContextVar[_Invocation | None] = ContextVar("osmosis_strands_invocation", default=None)
 _streams: weakref.WeakKeyDictionary[Agent, list[AsyncGenerator[Any]]] = weakref.WeakKeyDictionary()
 _watched: weakref.WeakSet[Agent] = weakref.WeakSet()
+_handoffs: weakref.WeakKeyDictionary[object, _Handoff] = weakref.WeakKeyDictionary()
+"""By the swarm's tool: its nodes run one after the other, in contexts that inherit nothing."""
 
 
 def register(agent: Agent, rollout: RolloutContext) -> str:
@@ -65,6 +83,7 @@ def watch(agent: Agent) -> None:
     agent.add_middleware(InvokeModelStage.Input, _bind_to_rollout)
     agent.hooks.add_callback(BeforeInvocationEvent, _begin, order=HookOrder.SDK_FIRST)
     agent.hooks.add_callback(AfterInvocationEvent, _end, order=HookOrder.SDK_LAST)
+    agent.hooks.add_callback(BeforeToolCallEvent, _note_handoff, order=HookOrder.SDK_LAST)
 
 
 @contextmanager
@@ -103,6 +122,12 @@ def calling_agent(invocation_state: dict[str, Any] | None, cancel_signal: Any) -
     return next((agent for agent in found if agent.cancel_signal is cancel_signal), None)
 
 
+def starter_of(agent: Agent) -> str | None:
+    """Sample of the agent whose handoff began the agent's running invocation."""
+    running = _running.get()
+    return running.starter if running is not None and running.agent() is agent else None
+
+
 def _running_agent() -> Agent | None:
     running = _running.get()
     if running is None:
@@ -112,11 +137,27 @@ def _running_agent() -> Agent | None:
 
 
 def _begin(event: BeforeInvocationEvent) -> None:
-    _running.set(
-        _Invocation(
-            weakref.ref(event.agent), get_rollout_context(), current_scope(), _running.get()
-        )
-    )
+    agent, rollout = event.agent, get_rollout_context()
+    starter = _taken_over(agent, rollout)
+    scope = current_scope()
+    _running.set(_Invocation(weakref.ref(agent), rollout, scope, _running.get(), starter))
+
+
+def _taken_over(agent: Agent, rollout: RolloutContext | None) -> str | None:
+    tool = agent.tool_registry.registry.get(_HANDOFF)
+    handoff = _handoffs.get(tool) if tool is not None else None
+    if handoff is None or handoff.target != agent.name or handoff.rollout() is not rollout:
+        return None
+    del _handoffs[tool]
+    return handoff.sample_id
+
+
+def _note_handoff(event: BeforeToolCallEvent) -> None:
+    rollout, tool = get_rollout_context(), event.selected_tool
+    if rollout is not None and tool is not None and event.tool_use["name"] == _HANDOFF:
+        target = str(event.tool_use["input"].get("agent_name"))
+        sample_id = register(event.agent, rollout)
+        _handoffs[tool] = _Handoff(weakref.ref(rollout), sample_id, target)
 
 
 def _end(event: AfterInvocationEvent) -> None:

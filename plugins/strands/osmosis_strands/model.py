@@ -28,14 +28,8 @@ from strands.types.exceptions import ContextWindowOverflowException, ModelThrott
 
 from osmosis_core import PolicyError, PolicyNotBoundError, RolloutContext, get_rollout_context
 from osmosis_core.errors import describe
-from osmosis_core.policy import (
-    BASE_URL,
-    MODEL,
-    async_client,
-    bound_headers,
-    current_scope,
-)
-from osmosis_strands.callers import calling_agent, register, streaming, watch
+from osmosis_core.policy import BASE_URL, MODEL, async_client, bound_headers, current_scope
+from osmosis_strands.callers import calling_agent, register, starter_of, streaming, watch
 from osmosis_strands.cancelling import until_set
 from osmosis_strands.history import History
 
@@ -133,19 +127,16 @@ class PolicyModel(ModelRouter):
             del request["tools"]
         if self._binding is not None:
             is_trainable = self._binding.is_trainable and current_scope().trainable
+            agent = self._agent()
             labels = bound_headers(
                 self._binding.rollout,
                 self._binding.sample_id,
                 trainable=is_trainable,
-                tee=self._is_watched(self._binding),
+                tee=agent is not None and agent.callback_handler is not null_callback_handler,
+                parent=agent and starter_of(agent),
             )
             request["extra_headers"] = {**(request.get("extra_headers") or {}), **labels}
         return request
-
-    def _is_watched(self, binding: _Binding) -> bool:
-        """True when the agent's callback handler takes deltas, so that they must be real."""
-        agent = binding.agent() if binding.agent else None
-        return agent is not None and agent.callback_handler is not null_callback_handler
 
     @classmethod
     def format_request_message_content(cls, content: Any, **kwargs: Any) -> dict[str, Any]:
@@ -210,7 +201,7 @@ class PolicyModel(ModelRouter):
     def _for_caller(self, invocation_state: Any, cancel_signal: Any) -> Self:
         rollout = get_rollout_context()
         if self._binding is not None:
-            agent = self._binding.agent() if self._binding.agent else None
+            agent = self._agent()
             is_elsewhere = rollout is not None and rollout is not self._binding.rollout
             return self.for_agent(agent, rollout) if agent and rollout and is_elsewhere else self
         if rollout is None:

@@ -261,6 +261,39 @@ async def test_swarm_with_handoffs(build):
     assert all(count >= 2 for count in calls(samples).values())
 
 
+async def test_swarm_agent_is_started_by_the_handoff_to_it(build):
+    def handoff(name):
+        return Tool("handoff_to_agent", {"agent_name": name, "message": "yours"})
+
+    script = plays(
+        triage=[handoff("nobody"), handoff("maths"), "over", "done"],
+        maths=[Tool("add", {"a": 1, "b": 2}), handoff("triage"), "over"],
+    )
+    with ScriptedPolicy(script) as policy, policy.rollout() as rollout:
+        agents = [build("triage"), build("maths", tools=[add])]
+        await Swarm(agents, max_handoffs=3).invoke_async("go")
+        samples = await rollout.get_samples()
+    triage, maths = samples["triage"].calls, samples["maths"].calls
+    assert {call.started_by for call in maths} == {triage[1].index}
+    assert {call.started_by for call in triage} == {None}, "back is not down"
+
+
+async def test_graph_edges_start_nobody(build):
+    with ScriptedPolicy(plays(a=[Tool("add", {"a": 1, "b": 2}), "x"], b=["y"])) as policy:
+        with policy.rollout() as rollout:
+            graph = GraphBuilder()
+            graph.add_node(build("a", tools=[add]), "a")
+            graph.add_node(build("b"), "b")
+            graph.add_edge("a", "b")
+            graph.set_max_node_executions(3)
+            await graph.build().invoke_async("go")
+    assert [(call.sample_id, call.started_by) for call in rollout.calls] == [
+        ("a", None),
+        ("a", None),
+        ("b", None),
+    ]
+
+
 async def test_parallel_agents_of_one_name_are_separate_samples(build):
     with ScriptedPolicy(plays(twin=[Delay("hi", before_sec=0.02)])) as policy:
         with policy.rollout() as rollout:
