@@ -153,6 +153,18 @@ def test_plugin_imports_public_names_and_no_other_plugin(plugin):
                 assert root == own, f"{path.name} imports {imported}"
 
 
+@pytest.mark.parametrize("name", ["pydantic_ai", "smolagents"])
+def test_third_party_imports_public_names_only(name):
+    own = f"osmosis_{name}"
+    for _, path in modules(ROOT / "examples/plugins" / own / own):
+        for imported in imports(path):
+            root, _, rest = imported.partition(".")
+            if root == "osmosis_core":
+                public = rest in {"", *PUBLIC} or rest.partition(".")[0] in PUBLIC_MODULES
+                assert public, f"{path.name} imports {imported}"
+            assert not root.startswith("osmosis_") or root in ("osmosis_core", own), path.name
+
+
 def public_names():
     import osmosis_core
 
