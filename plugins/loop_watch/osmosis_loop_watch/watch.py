@@ -91,9 +91,9 @@ class LoopWatch:
         self.rollouts: dict[int, tuple[str, asyncio.Task[object]]] = {}
         self.loop, self._thread = loop, get_ident()
         self._counts, self._timer = ThreadCounts(), Timer(_BLOCKED_SEC)
-        threading.Thread(target=self._look_on, name="osmosis-loop-watch", daemon=True).start()
         self.began_at, self._set_at = monotonic(), 0.0
         self.set_timer(self.began_at)
+        threading.Thread(target=self._look_on, name="osmosis-loop-watch", daemon=True).start()
 
     def set_timer(self, now: float) -> None:
         """Look in 50 ms from `now`, or from 5 ms before; what the thread had run by then."""
