@@ -50,6 +50,7 @@ def watch_for(key: int, rollout_id: str, task: asyncio.Task[object]) -> None:
             _listen(on=True)
             watch = _watches[get_ident()] = LoopWatch(loop)
         watch.rollouts[key] = rollout_id, task
+    task.add_done_callback(lambda _: finished(key))  # a cancelled rollout is not reported
 
 
 def finished(key: int) -> None:
@@ -114,20 +115,11 @@ class LoopWatch:
         with _lock:
             if _watches.get(self._thread) is not self:
                 return True
-            if not self._is_idle() and self.loop.is_running():
+            if self.rollouts and self.loop.is_running():
                 return False
             del _watches[self._thread]
             _listen(on=bool(_watches))
             return True
-
-    def _is_idle(self) -> bool:
-        """No rollout runs. One that was cancelled is never reported as finished: ask its task."""
-        while self.rollouts:
-            key, (_, task) = next(iter(self.rollouts.items()))
-            if not task.done():
-                return False
-            del self.rollouts[key]
-        return True
 
     def _note_collection(self, phase: str, info: dict[str, int]) -> None:
         """A full collection stops whatever runs, which is not to blame."""
