@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from osmosis_core import ExecutionRequest, LocalBackend, plugins
 
-PAIRS = 16
+PAIRS = 10
 SIDES = {True: "call-log", False: "call-log,loop-watch"}
 """Whether the loop is watched, and which plugins are switched off then."""
 

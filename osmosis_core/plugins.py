@@ -7,7 +7,7 @@ import inspect
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import EntryPoint
@@ -44,6 +44,7 @@ class PluginManager:
         self._offers = Offers(self.records)
         self._logged: set[tuple[str, str]] = set()
         self._command_conflicts: list[str] = []
+        self._resolved: dict[str, list[tuple[PluginRecord, Callable[..., Any]]]] = {}
         self._pm = pluggy.PluginManager("osmosis_core")
         self._pm.add_hookspecs(hookspecs)
         names = os.environ.get("OSMOSIS_DISABLED_PLUGINS", "") if disabled is None else disabled
@@ -71,6 +72,7 @@ class PluginManager:
         try:
             module = _checked(load())
             self._pm.register(module, name=record.key)
+            self._resolved.clear()
             self._declare(record)
         except KeyboardInterrupt:
             raise
@@ -80,6 +82,7 @@ class PluginManager:
     def _fail(self, record: PluginRecord, error: BaseException) -> None:
         if self._pm.has_plugin(record.key):
             self._pm.unregister(name=record.key)
+            self._resolved.clear()
         self._offers.forget(record)
         record.status = "failed"
         record.error = one_line(f"{type(error).__name__}: {describe(error)}")
@@ -101,12 +104,16 @@ class PluginManager:
                 if owner is record:
                     declare(register=register)
 
-    def _implementations(self, hook: str) -> Iterator[tuple[PluginRecord, Callable[..., Any]]]:
+    def _implementations(self, hook: str) -> list[tuple[PluginRecord, Callable[..., Any]]]:
         """Who implements a hook, in loading order; each is called with all of its arguments."""
-        caller: pluggy.HookCaller = getattr(self._pm.hook, hook)
-        for implementation in caller.get_hookimpls():
-            owner = next(r for r in self.records if r.key == implementation.plugin_name)
-            yield owner, partial(_call, implementation)
+        if hook not in self._resolved:
+            caller: pluggy.HookCaller = getattr(self._pm.hook, hook)
+            owners = {record.key: record for record in self.records}
+            self._resolved[hook] = [
+                (owners[i.plugin_name], partial(_call, i.function, i.argnames))
+                for i in caller.get_hookimpls()
+            ]
+        return self._resolved[hook]
 
     @property
     def conflicts(self) -> list[str]:
@@ -236,8 +243,8 @@ def _check_hook(name: str, function: Any, options: dict[str, Any] | None) -> Non
         raise PluginError(f"hook {name!r} is a wrapper; nothing is wrapped here, use a plain def")
 
 
-def _call(implementation: pluggy.HookImpl, **arguments: Any) -> Any:
-    return implementation.function(*(arguments[name] for name in implementation.argnames))
+def _call(function: Callable[..., Any], names: tuple[str, ...], **arguments: Any) -> Any:
+    return function(*[arguments[name] for name in names])
 
 
 _plugins: PluginManager | None = None

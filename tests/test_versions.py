@@ -18,6 +18,8 @@ from osmosis_core.plugins import get_plugins
 ROOT = Path(__file__).parents[1]
 PLUGINS = ("strands", "langgraph", "openai_agents")
 RUNNERS = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "hypothesis")
+CONFORMANCE = "test_conformance.py"
+NEWEST = ("-c", ROOT / "constraints.txt")
 ALSO = {"langgraph": ("langchain", "langgraph-supervisor", "langgraph-swarm")}
 """What a plugin's tests use and the plugin does not need."""
 
@@ -109,9 +111,9 @@ def offer(plugin):
 def tested(environment):
     """Install what is wanted, run the plugins' own tests there; answers the versions."""
 
-    def run(plugins, *wanted):
+    def run(plugins, *wanted, tests=""):
         built = environment(*wanted, *for_tests(*plugins))
-        tests = [ROOT / "plugins" / plugin / "tests" for plugin in plugins]
+        tests = [ROOT / "plugins" / plugin / "tests" / tests for plugin in plugins]
         options = ["-q", "-n", "2", "-c", ROOT / "pyproject.toml"]
         assert " passed" in built.python("-m", "pytest", *options, *tests)
         return built.versions()
@@ -136,7 +138,7 @@ def test_plugin_alone_works_on_the_oldest_versions_that_it_claims(plugin, tested
 @slow
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_plugin_alone_works_on_the_newest_versions_that_it_claims(plugin, tested):
-    ran_with = tested([plugin], f"osmosis-{plugin}")
+    ran_with = tested([plugin], f"osmosis-{plugin}", *NEWEST)
     assert {n: v for n in needs(plugin) if Version(v := ran_with[n]) < known(n)} == {}
     assert ran_with.keys().isdisjoint(elsewhere(plugin))
 
@@ -148,7 +150,8 @@ def elsewhere(plugin):
 
 @slow
 def test_all_plugins_work_together(tested):
-    ran_with = tested(PLUGINS, *(f"osmosis-{plugin}" for plugin in PLUGINS))
+    wanted = map("osmosis-{}".format, PLUGINS)
+    ran_with = tested(PLUGINS, *wanted, *NEWEST, tests=CONFORMANCE)
     frameworks = [offer(plugin).distribution for plugin in PLUGINS]
     assert {n: v for n in frameworks if Version(v := ran_with[n]) < known(n)} == {}
     assert "litellm" not in ran_with and Version(ran_with["openai"]).major == 3
@@ -156,7 +159,8 @@ def test_all_plugins_work_together(tested):
 
 @slow
 def test_all_plugins_work_together_beside_litellm(tested):
-    ran_with = tested(PLUGINS, "osmosis-strands[litellm]", *(f"osmosis-{p}" for p in PLUGINS))
+    wanted = ["osmosis-strands[litellm]", *map("osmosis-{}".format, PLUGINS)]
+    ran_with = tested(PLUGINS, *wanted, tests=CONFORMANCE)
     assert "litellm" in ran_with and Version(ran_with["openai"]).major == 2
 
 

@@ -1,27 +1,31 @@
-"""Looks at what an event loop runs, and tells a step that blocks from a machine that is busy."""
+"""Notes when each step of an event loop begins; a thread looks at those that take too long."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
-import math
 import os
-import resource
 import sys
 import threading
-import time
-from pathlib import Path
-from types import FrameType
+from contextlib import suppress
+from threading import get_ident
+from time import monotonic, sleep
+from types import CodeType, FrameType
 
 from osmosis_core import get_rollout_context
+from osmosis_loop_watch.clocks import ThreadCounts, Timer
 
-LOOK_SEC = 0.017
-_BLOCKED_SEC = 0.0305
-"""Seen for so long in a row, a step has run for up to 17 ms more: before the first look of it."""
-_COUNTS_WAITS = hasattr(resource, "RUSAGE_THREAD")
+_BLOCKED_SEC = 0.05
+_AGAIN_SEC = 0.005
+"""The timer is set so often at most, and a suspect looked at."""
+_LATE_SEC = 0.01
 _PLACES = 100
 _NAMED = 3
 _OLDEST = 2
+_MONITORING_TOOL = 4
+_START_THREAD = threading.Thread.start.__code__
+"""Waits until the machine has a processor for the new thread."""
 _RUN_STEP = asyncio.Handle._run.__code__  # pyright: ignore[reportPrivateUsage] - no step is without it
 _STDLIB = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - for startswith()
 _WARNING = (
@@ -29,59 +33,55 @@ _WARNING = (
     "it, or run it with asyncio.to_thread()"
 )
 _logger = logging.getLogger(__name__)
+_lock = threading.Lock()
 _told: set[tuple[str, str]] = set()
-_collected = 0
+_watches: dict[int, LoopWatch] = {}
+"""By the loop's thread."""
 
 
-def note_collection(phase: str, info: dict[str, int]) -> None:
-    """For `gc.callbacks`: a full collection stops whatever runs, which is not to blame."""
-    global _collected
-    _collected += info["generation"] == _OLDEST
+def watch_for(key: int, rollout_id: str, task: asyncio.Task[object]) -> None:
+    """Watch the loop that runs in this thread for one more rollout, which `task` runs."""
+    loop = task.get_loop()
+    with _lock:
+        watch = _watches.get(get_ident())
+        if watch is None or watch.loop is not loop:
+            if os.environ.get("OSMOSIS_LOOP_WATCH") == "0":
+                return
+            _listen(on=True)
+            watch = _watches[get_ident()] = LoopWatch(loop)
+        watch.rollouts[key] = rollout_id, task
 
 
-def sleep_until_look() -> float:
-    """Sleep until the next look; seconds of its delay for which one C call kept the interpreter.
-
-    Who waits for the interpreter wakes up once in every switch interval to ask for it, and more
-    often when others hand it around. An account that fits neither says that the machine was busy.
-    """
-    asked, now = _waits(), time.monotonic()
-    due_at = now - now % LOOK_SEC + LOOK_SEC
-    time.sleep(due_at - now)
-    late_sec, interval_sec = time.monotonic() - due_at, sys.getswitchinterval()
-    in_vain_sec = (_waits() - asked - 2) * interval_sec
-    is_held = 0.8 * late_sec - interval_sec <= in_vain_sec <= late_sec
-    return max(0.0, in_vain_sec) if is_held else 0.0
+def finished(key: int) -> None:
+    """Of the loop that runs in this thread; the thread that looks ends soon after the last."""
+    watch = _watches.get(get_ident())
+    if watch is not None and watch.rollouts.pop(key, None) and not watch.rollouts:
+        watch.set_timer(monotonic())
 
 
-def _waits() -> int:
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw if _COUNTS_WAITS else 0
+def end_all() -> None:
+    """For a forked child: it has neither the threads nor timers of its own, perhaps a held lock."""
+    global _lock
+    _lock = threading.Lock()
+    if _watches:
+        _watches.clear()
+        _listen(on=False)
 
 
-class RunDelay:
-    """How long the thread that creates it has waited for a processor; 0 where nobody counts."""
+def _listen(*, on: bool) -> None:
+    event, tool = sys.monitoring.events.PY_START, _MONITORING_TOOL
+    if sys.monitoring.get_tool(tool) != __name__:
+        sys.monitoring.use_tool_id(tool, __name__)
+        sys.monitoring.register_callback(tool, event, _step_begins)
+    sys.monitoring.set_local_events(tool, _RUN_STEP, event if on else 0)
 
-    def __init__(self) -> None:
-        self._path = Path(f"/proc/self/task/{threading.get_native_id()}")
-        try:
-            self._file = os.open(self._path / "schedstat", os.O_RDONLY)
-        except OSError:
-            self._file = None
 
-    def total_sec(self) -> float:
-        """Since the thread began; what it waits just now is counted when it runs again."""
-        return int(os.pread(self._file, 80, 0).split()[1]) / 1e9 if self._file else 0.0
-
-    def is_runnable(self) -> bool:
-        """The thread runs or waits for a processor: it does not sleep."""
-        if self._file is None:
-            return False
-        return (self._path / "stat").read_text().rpartition(")")[2].split()[0] == "R"
-
-    def close(self) -> None:
-        """To be called once."""
-        if self._file is not None:
-            os.close(self._file)
+def _step_begins(_code: CodeType, _offset: int) -> None:
+    watch = _watches.get(get_ident())
+    if watch is not None:
+        watch.began_at = monotonic()
+        if watch.rollouts:
+            watch.set_timer(watch.began_at)
 
 
 class LoopWatch:
@@ -89,74 +89,85 @@ class LoopWatch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.rollouts: dict[int, tuple[str, asyncio.Task[object]]] = {}
-        self.delay = RunDelay()
-        self._loop, self._thread = loop, threading.get_ident()
-        has_clock = hasattr(time, "pthread_getcpuclockid")
-        self._clock = time.pthread_getcpuclockid(self._thread) if has_clock else None
-        self._step: FrameType | None = None
-        self._looked_at, self._cpu_sec = time.monotonic(), self._cpu()
-        self._delay_sec, self._collected = self.delay.total_sec(), _collected
-        self._blocked_sec = self._ran_sec = 0.0
+        self.loop, self._thread = loop, get_ident()
+        self._counts, self._timer = ThreadCounts(), Timer(_BLOCKED_SEC)
+        threading.Thread(target=self._look_on, name="osmosis-loop-watch", daemon=True).start()
+        self.began_at, self._set_at = monotonic(), 0.0
+        self.set_timer(self.began_at)
 
-    def _cpu(self) -> float:
-        return time.clock_gettime(self._clock) if self._clock is not None else 0.0
+    def set_timer(self, now: float) -> None:
+        """Look in 50 ms from `now`, or from 5 ms before; what the thread had run by then."""
+        if now - self._set_at > _AGAIN_SEC:
+            self._set_at, self._before, self._collects = now, self._counts.now(), False
+            self._timer.set()
 
-    def is_over(self) -> bool:
+    def _look_on(self) -> None:
+        gc.callbacks.append(self._note_collection)
+        due_at = self._timer.wait()
+        while not self._is_over():
+            with suppress(OSError):  # the loop's thread has ended
+                self._look(due_at)
+            due_at = self._timer.wait()
+        gc.callbacks.remove(self._note_collection)
+
+    def _is_over(self) -> bool:
+        with _lock:
+            if _watches.get(self._thread) is not self:
+                return True
+            if not self._is_idle() and self.loop.is_running():
+                return False
+            del _watches[self._thread]
+            _listen(on=bool(_watches))
+            return True
+
+    def _is_idle(self) -> bool:
         """No rollout runs. One that was cancelled is never reported as finished: ask its task."""
         while self.rollouts:
             key, (_, task) = next(iter(self.rollouts.items()))
             if not task.done():
-                return not self._loop.is_running()
+                return False
             del self.rollouts[key]
         return True
 
-    def step(self) -> list[FrameType]:
-        """The running step's frames, innermost first; none when the loop waits or imports.
+    def _note_collection(self, phase: str, info: dict[str, int]) -> None:
+        """A full collection stops whatever runs, which is not to blame."""
+        self._collects = self._collects or info["generation"] == _OLDEST
 
-        The last one is the loop's call of it, the same object as long as the step is the same.
-        """
+    def _look(self, due_at: float) -> None:
+        """Look at the running step until it ends, or is proven to block."""
+        began_at, lost_sec = self.began_at, 0.0
+        while True:
+            late_sec = monotonic() - due_at
+            lost_sec += late_sec if late_sec > _LATE_SEC else 0  # another thread may have run
+            stack = self._stack()
+            if not stack or began_at != self.began_at or not self.rollouts or self._collects:
+                return
+            warning = self._warning(stack)
+            if self._is_proven(lost_sec):
+                return _tell(*warning)
+            due_at = monotonic() + _AGAIN_SEC
+            sleep(_AGAIN_SEC)
+
+    def _is_proven(self, lost_sec: float) -> bool:
+        """The step ran for so long, or slept: it was not the machine that was busy."""
+        sec = monotonic() - self.began_at
+        ran_sec, delay_sec = (n - b for n, b in zip(self._counts.now(), self._before, strict=True))
+        if sec < _BLOCKED_SEC or ran_sec >= _BLOCKED_SEC:
+            return sec >= _BLOCKED_SEC
+        return sec - delay_sec - lost_sec >= _BLOCKED_SEC and not self._counts.is_runnable()
+
+    def _stack(self) -> list[FrameType]:
+        """The running step's frames, innermost first; none when the loop waits or imports."""
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage] - documented
         frame, stack = frames.get(self._thread), list[FrameType]()
         while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+            if frame.f_code is _START_THREAD:
+                break
             stack.append(frame)
             if frame.f_code is _RUN_STEP:
                 return stack
             frame = frame.f_back
         return []
-
-    def look(self, stack: list[FrameType], held_sec: float) -> None:
-        """Add to the time of the step that runs, and report it once it is too long.
-
-        A C call held the interpreter for `held_sec` before: this thread's if it ran meanwhile.
-        A look that comes far too late proves no more than the time that this thread ran.
-        """
-        step, now = stack[-1] if stack and self.rollouts else None, time.monotonic()
-        cpu_sec = self._cpu()
-        ran_sec, gap_sec = cpu_sec - self._cpu_sec, now - self._looked_at
-        collected, self._collected = self._collected, _collected
-        if collected != self._collected:
-            self._blocked_sec = self._ran_sec = 0.0
-        elif step is not self._step:
-            self._blocked_sec = self._ran_sec = min(held_sec, ran_sec)
-        else:
-            self._blocked_sec += gap_sec if gap_sec < 1.5 * LOOK_SEC else ran_sec
-            self._ran_sec += ran_sec
-        self._step, self._looked_at, self._cpu_sec = step, now, cpu_sec
-        if step is None:
-            self._delay_sec = self.delay.total_sec()
-        elif self._blocked_sec >= _BLOCKED_SEC:
-            warning = self._warning(stack)
-            if self._is_proven():
-                self._blocked_sec = -math.inf
-                _tell(*warning)
-
-    def _is_proven(self) -> bool:
-        """The step ran for so long, or slept: it was not the machine that was busy."""
-        if self._ran_sec >= _BLOCKED_SEC:
-            return True
-        before, self._delay_sec = self._delay_sec, self.delay.total_sec()
-        self._blocked_sec -= self._delay_sec - before
-        return self._blocked_sec >= _BLOCKED_SEC and not self.delay.is_runnable()
 
     def _warning(self, stack: list[FrameType]) -> tuple[tuple[str, str], str]:
         """Warn about the innermost frame outside of the standard library, once for each caller."""
@@ -168,7 +179,7 @@ class LoopWatch:
         return place, _WARNING % (self._where(), module, _name(foreign[0]), called_by)
 
     def _where(self) -> str:
-        running, task = list(self.rollouts.values()), asyncio.current_task(self._loop)
+        running, task = list(self.rollouts.values()), asyncio.current_task(self.loop)
         ids = [rollout_id for rollout_id, _ in running]
         here = [rollout_id for rollout_id, owner in running if owner is task]
         if task is not None and not here:  # a task that the rollout started

@@ -1,13 +1,11 @@
 """The policy as a model of Pydantic AI, and agents whose calls and messages become samples."""
 
 import copy
-import functools
 import json
-import uuid
 import weakref
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -16,7 +14,6 @@ from pydantic_ai import Agent, AgentRunError, ModelMessage, ModelMessagesTypeAda
 from pydantic_ai import messages as native
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
 import osmosis_core as osmosis
@@ -32,11 +29,13 @@ class OsmosisModel(OpenAIChatModel):
     """
 
     def __init__(self, settings: ModelSettings | None = None) -> None:
-        profile = OpenAIModelProfile(
-            may_tokenize_special_tokens_in_content=False,  # the policy sees what the prompt says
-            openai_chat_supports_max_completion_tokens=False,
-        )
-        provider = OpenAIProvider(openai_client=_openai_client())
+        profile: Any = {
+            "may_tokenize_special_tokens_in_content": False,  # the policy sees what the prompt says
+            "openai_chat_supports_max_completion_tokens": False,
+        }
+        http, url = policy.async_client(httpx2), policy.BASE_URL
+        client = AsyncOpenAI(base_url=url, http_client=http, api_key="-", max_retries=0)
+        provider = OpenAIProvider(openai_client=client)
         super().__init__(policy.MODEL, provider=provider, profile=profile, settings=settings)
 
     async def request(self, *args: Any, **kwargs: Any) -> Any:
@@ -67,12 +66,6 @@ def _policy_errors() -> Generator[None]:
         raise osmosis.PolicyError(describe(error)) from error
 
 
-@functools.cache
-def _openai_client() -> AsyncOpenAI:
-    client = policy.async_client(httpx2)
-    return AsyncOpenAI(base_url=policy.BASE_URL, http_client=client, api_key="-", max_retries=0)
-
-
 class AgentHistory(osmosis.SampleSource):
     """The messages of an agent in one rollout, once each, also those that processors drop."""
 
@@ -87,12 +80,10 @@ class AgentHistory(osmosis.SampleSource):
 
     async def get_sample(self, sample_id: str) -> osmosis.RolloutSample:
         """The sample, in the framework's own message shape."""
-        messages = copy.deepcopy(list(self._told.values()))
-        return osmosis.RolloutSample(id=sample_id, messages=messages)
+        return osmosis.RolloutSample(id=sample_id, messages=copy.deepcopy([*self._told.values()]))
 
 
-_Histories = weakref.WeakKeyDictionary[osmosis.RolloutContext, dict[int, AgentHistory]]
-_histories: _Histories = weakref.WeakKeyDictionary()
+_histories: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def history_of(agent: Agent[Any, Any], rollout: osmosis.RolloutContext) -> AgentHistory:
@@ -106,7 +97,6 @@ def adapt(source: object) -> osmosis.SampleSource | None:
     return history_of(source, rollout) if rollout and isinstance(source, Agent) else None
 
 
-@dataclass
 class OsmosisRollout(AbstractCapability[Any]):
     """Makes an agent a sample of the active rollout, under its name: `Agent(capabilities=[...])`.
 
@@ -140,7 +130,7 @@ class OsmosisRollout(AbstractCapability[Any]):
 
 
 def _sample_id(ctx: Any, rollout: osmosis.RolloutContext) -> str:
-    return rollout.register_agent(ctx.agent.name or uuid.uuid4().hex, ctx.agent, derived=True)
+    return rollout.register_agent(ctx.agent.name or ctx.run_id, ctx.agent, derived=True)
 
 
 class OsmosisAgent(Agent[Any, Any]):
@@ -173,11 +163,10 @@ def _native(message: osmosis.Message, names: dict[str, str]) -> ModelMessage:
         case "tool":
             name = names[message["tool_call_id"]]
             part: Any = native.ToolReturnPart(name, content, message["tool_call_id"])
-        case "user":
-            parts = content if isinstance(content, str) else list(map(_part, content))
-            part = native.UserPromptPart(parts)
-        case _:
-            part = native.SystemPromptPart(content)
+        case "user" if not isinstance(content, str):
+            part = native.UserPromptPart([_part(each) for each in content])
+        case role:
+            part = (native.UserPromptPart if role == "user" else native.SystemPromptPart)(content)
     return native.ModelRequest([part])
 
 

@@ -1,7 +1,5 @@
 """What this distribution offers to osmosis."""
 
-from __future__ import annotations
-
 import sys
 
 from osmosis_core import SampleSource, hookimpl
