@@ -9,13 +9,14 @@ import threading
 from collections.abc import Generator
 from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import click
 
 from osmosis_core.errors import OsmosisError, one_line
 from osmosis_core.plugins import get_plugins
 
+_NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click 8.2 and newer
 _PLATFORM = ("login", "logout", "train", "deploy")
 
 
@@ -71,7 +72,7 @@ def plugins(ctx: click.Context, as_json: bool, strict: bool) -> None:
             details = [f"{kind}: {', '.join(names)}" for kind, names in record.offers.items()]
             if record.error:
                 details = [record.error]
-            click.echo(f"{record.name:<14} {origin:<26} {record.status:<9} {'; '.join(details)}")
+            click.echo(f"{record.name:<14} {origin:<27} {record.status:<9} {'; '.join(details)}")
         for conflict in found.conflicts:
             click.echo(conflict, err=True)
     if strict and (found.conflicts or any(r.status == "failed" for r in found.records)):
@@ -90,14 +91,14 @@ def check(name: str, as_json: bool) -> None:
 
 @plugins.command()
 @click.argument("name")
-@click.option("--framework", "kind", flag_value="framework", help="An adapter of a framework.")
-@click.option("--backend", "kind", flag_value="backend", help="A place to run rollouts.")
+@click.option("--framework", is_flag=True, help="An adapter of a framework.")
+@click.option("--backend", is_flag=True, help="A place to run rollouts.")
 @click.option("--dir", "parent", default=".", help="Where the new folder goes; here by default.")
-def new(name: str, kind: str | None, parent: str) -> None:
+def new(name: str, framework: bool, backend: bool, parent: str) -> None:
     """Write a plugin to start from: a package that passes its tests as it is."""
     from osmosis_core.testing.scaffold import create_plugin
 
-    click.echo(create_plugin(name, kind, Path(parent)))
+    click.echo(create_plugin(name, Path(parent), framework=framework, backend=backend))
 
 
 @cli.command()
@@ -185,6 +186,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = 130
     except BrokenPipeError:
         os._exit(1)
+    except _NO_COMMAND as error:
+        error.show()  # the help, which goes to stderr
+        code = error.exit_code
     except (click.ClickException, OsmosisError, OSError) as error:
         click.echo(getattr(error, "user_traceback", ""), err=True, nl=False)
         click.echo(f"error: {one_line(_explained(error))}", err=True)
@@ -196,9 +200,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _explained(error: Exception) -> str:
-    if not isinstance(error, click.ClickException):
-        return str(error)
     if not isinstance(error, click.UsageError):
-        return error.format_message()
+        return str(error)
     command = error.ctx.command_path if error.ctx else "osmosis"
     return f"{error.format_message()} (see {command} --help)"

@@ -106,8 +106,9 @@ def _import_module(name: str) -> ModuleType:
 def _import_file(path: Path) -> ModuleType:
     file = path.resolve()
     if not file.is_file():
+        what = f"{str(path)!r} is a folder; name a file in it" if file.is_dir() else None
         known = (neighbour.name for neighbour in file.parent.glob("*.py"))
-        raise ConfigError(f"no file {str(path)!r}{nearest(file.name, known)}")
+        raise ConfigError(what or f"no file {str(path)!r}{nearest(file.name, known)}")
     root, parts = file.parent, [file.stem]
     while (root / "__init__.py").exists():
         root, parts = root.parent, [root.name, *parts]

@@ -47,6 +47,12 @@ def assert_one_message(done, message):
 
 
 class TestRoot:
+    @pytest.mark.parametrize("group", [[], ["eval"]])
+    def test_no_command_shows_the_help_on_stderr(self, group, osmosis):
+        done = osmosis(*group)
+        assert done.stderr == osmosis(*group, "--help").stdout
+        assert (done.returncode, done.stdout) == (2, "")
+
     def test_help_lists_the_commands_of_plugins(self, osmosis):
         done = osmosis("--help")
         assert done.returncode == 0

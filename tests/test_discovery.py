@@ -128,6 +128,9 @@ class TestNotThere:
     def test_file_in_a_missing_folder_is_a_plain_message(self):
         assert refusal("no/where.py") == "no file 'no/where.py'"
 
+    def test_folder_is_not_said_to_be_missing(self, tmp_path):
+        assert refusal(str(tmp_path)) == f"{str(tmp_path)!r} is a folder; name a file in it"
+
     def test_unknown_attribute_suggests_the_nearest(self, write):
         write("solve.py", workflows("Solve"))
         assert refusal("solve:Slove").endswith("solve has no 'Slove'; did you mean 'Solve'?")

@@ -15,7 +15,7 @@ KINDS = ["framework", "backend"]
 
 
 def written(name, kind, tmp_path):
-    create_plugin(name, kind, tmp_path)
+    create_plugin(name, tmp_path, **{kind: True})
     return tmp_path / f"osmosis-{name}"
 
 
@@ -60,18 +60,18 @@ def test_new_package_is_formatted_and_has_no_lint(kind, tmp_path):
 )
 def test_bad_name_is_refused(name, tmp_path):
     with pytest.raises(ConfigError, match="is no name for a plugin"):
-        create_plugin(name, "backend", tmp_path)
+        create_plugin(name, tmp_path, backend=True)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_name_of_an_installed_plugin_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="'strands' is taken by osmosis-strands"):
-        create_plugin("strands", "framework", tmp_path)
+        create_plugin("strands", tmp_path, framework=True)
 
 
 def test_name_that_a_plugin_offers_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="'local' is taken by osmosis-core"):
-        create_plugin("local", "backend", tmp_path)
+        create_plugin("local", tmp_path, backend=True)
 
 
 def test_name_of_an_installed_package_is_refused(tmp_path, monkeypatch):
@@ -79,13 +79,13 @@ def test_name_of_an_installed_package_is_refused(tmp_path, monkeypatch):
     (tmp_path / "osmosis_low_tide/__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigError, match="a package osmosis_low_tide is installed"):
-        create_plugin("low-tide", "backend", tmp_path)
+        create_plugin("low-tide", tmp_path, backend=True)
 
 
 def test_existing_folder_is_left_alone(tmp_path):
     (tmp_path / "osmosis-tide").mkdir()
     with pytest.raises(ConfigError, match="exists; take another name, or --dir PATH"):
-        create_plugin("tide", "backend", tmp_path)
+        create_plugin("tide", tmp_path, backend=True)
     assert list((tmp_path / "osmosis-tide").iterdir()) == []
 
 
@@ -100,11 +100,19 @@ def test_command_writes_where_it_is_told(tmp_path):
     assert (tmp_path / "deep/er/osmosis-tide/osmosis_tide/backend.py").is_file()
 
 
-def test_command_asks_what_the_plugin_offers(tmp_path):
+@pytest.mark.parametrize("kinds", [[], ["--framework", "--backend"]])
+def test_command_asks_what_the_plugin_offers(kinds, tmp_path):
     osmosis = str(Path(sys.executable).parent / "osmosis")
-    command = [osmosis, "plugins", "new", "tide"]
+    command = [osmosis, "plugins", "new", "tide", *kinds]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 2
-    assert done.stderr == "error: say what the plugin offers: --framework or --backend\n"
+    assert done.stderr == "error: say what the plugin offers: either --framework or --backend\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"cannot write .*; name a folder to write in"):
+        create_plugin("tide", tmp_path / "file", backend=True)

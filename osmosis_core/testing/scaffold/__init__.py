@@ -17,19 +17,23 @@ _TEMPLATES = Path(__file__).parent
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-def create_plugin(name: str, kind: str | None, parent: Path) -> str:
+def create_plugin(
+    name: str, parent: Path, *, framework: bool = False, backend: bool = False
+) -> str:
     """Write `osmosis-<name>` into a new folder of that name; returns what to do next.
 
     Args:
         name: of the framework or backend, as users type it; lower case, may hold hyphens.
-        kind: `framework` or `backend`.
         parent: where the folder is made; it is created when missing.
+        framework: an adapter of a framework is wanted.
+        backend: a backend is wanted; one of the two.
 
     Raises:
-        ConfigError: no kind, a bad or taken name, or there is a file or folder of that name.
+        ConfigError: no kind or both, a bad or taken name, there is a file or folder of that name,
+            or none can be made there.
     """
-    if kind is None:
-        raise ConfigError("say what the plugin offers: --framework or --backend")
+    if framework == backend:
+        raise ConfigError("say what the plugin offers: either --framework or --backend")
     if not _NAME.fullmatch(name):
         wanted = "lower-case letters, digits and single hyphens, a letter first"
         raise ConfigError(f"{name!r} is no name for a plugin; use {wanted}, such as my-agents")
@@ -38,7 +42,11 @@ def create_plugin(name: str, kind: str | None, parent: Path) -> str:
     folder = parent / f"osmosis-{name}"
     if folder.exists():
         raise ConfigError(f"{folder} exists; take another name, or --dir PATH for another place")
-    _write(_TEMPLATES / kind, folder, name, package)
+    try:
+        _write(_TEMPLATES / ("framework" if framework else "backend"), folder, name, package)
+    except OSError as error:
+        reason = f"cannot write {folder}: {error.strerror}"
+        raise ConfigError(f"{reason}; name a folder to write in with --dir PATH") from error
     return (
         f"wrote {folder}; it runs as it is:\n"
         f"  cd {folder} && pip install -e '.[test]' && pytest\n"

@@ -144,9 +144,10 @@ async def _models(caller: Caller) -> Response:
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
-    path = request.url.path.rpartition("/v1/")[2]
-    text = f"{request.method} /v1/{path} is not served; there are chat/completions, responses, "
-    return error_response(_dialect_of(request), Refusal(404, f"{text}messages and models"))
+    _, is_below, rest = request.url.path.rpartition("/v1/")  # what is before names the rollout
+    asked = f"{request.method} {f'/v1/{rest}' if is_below else request.url.path}"
+    text = f"{asked} is not served; there are chat/completions, responses, messages and models"
+    return error_response(_dialect_of(request), Refusal(404, f"{text} below /v1"))
 
 
 def _dialect_of(request: Request) -> ModuleType:

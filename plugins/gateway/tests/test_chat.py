@@ -114,7 +114,7 @@ def test_legacy_completions_are_refused_clearly(world):
 
 
 def test_unknown_paths_say_what_is_served(world):
-    with pytest.raises(openai.NotFoundError, match="embeddings is not served; there are chat"):
+    with pytest.raises(openai.NotFoundError, match="POST /v1/embeddings is not served; there are"):
         world("x").openai().embeddings.create(model="m", input="hello")
 
 
