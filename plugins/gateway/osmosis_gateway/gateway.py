@@ -66,7 +66,7 @@ class Endpoint:
 class _Door:
     """What a path leads to; without a caller once its rollout has ended."""
 
-    api_key: str
+    api_key: str = field(repr=False)
     caller: Caller | None
 
 
