@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from osmosis_core import RolloutContext
+from osmosis_core import ConfigError, RolloutContext
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -80,7 +80,12 @@ def by_headers(find: Callable[[str, str], Caller | None], api_key: str) -> Admit
 
     `find(rollout_id, sample_id)` is asked on the event loop; the ids are `""` and `"main"` when
     the headers are missing (protocol.md 1.9). None answers 404.
+
+    Raises:
+        ConfigError: the key is empty, so that everybody would have it.
     """
+    if not api_key:
+        raise ConfigError("the gateway's API key is empty; give a long random one")
 
     def admit(request: Request) -> Caller:
         check_key(request, api_key)

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
@@ -69,14 +69,16 @@ def create_app(
 
 async def _body(request: Request, limit: int) -> Json:
     raw = bytearray()
-    async for chunk in request.stream():
-        raw += chunk
-        if len(raw) > limit:
-            raise Refusal(413, f"the body is larger than {limit} bytes")
     try:
+        async for chunk in request.stream():
+            raw += chunk
+            if len(raw) > limit:
+                raise Refusal(413, f"the body is larger than {limit} bytes")
         body: Any = json.loads(bytes(raw))
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"the body is not JSON: {error}") from error
+    except ClientDisconnect as error:
+        raise Refusal(400, "the caller went away before the end of the body") from error
     if not isinstance(body, dict):
         raise Refusal(400, "the body is not a JSON object")
     return body  # pyright: ignore[reportUnknownVariableType]
@@ -102,6 +104,8 @@ def translated(dialect: Any, body: Json) -> Json:
     said: Any = asked.get("messages")
     if not isinstance(said, list) or not all(isinstance(message, dict) for message in said):  # pyright: ignore[reportUnknownVariableType]
         raise Refusal(400, "messages is not a list of objects")
+    if not isinstance(asked.get("stream_options") or {}, dict):
+        raise Refusal(400, "stream_options is not an object")
     return asked
 
 

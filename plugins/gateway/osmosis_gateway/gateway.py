@@ -66,7 +66,7 @@ class Endpoint:
 class _Door:
     """What a path leads to; without a caller once its rollout has ended."""
 
-    api_key: str
+    api_key: str = field(repr=False)
     caller: Caller | None
 
 
@@ -148,7 +148,12 @@ class Gateway:
 
         Asked for where a tool runs, it also tells which tool call started the agent behind it
         (`PolicyCall.started_by`). `trainable=False` marks a helper agent.
+
+        Raises:
+            RuntimeError: the gateway is closed.
         """
+        if self._in_flight.has_ended:
+            raise RuntimeError("the gateway is closed; open another with `async with Gateway()`")
         outer = current_scope()
         with agent_scope(sample_id or outer.sample_id, trainable=trainable and outer.trainable):
             scope, context = current_scope(), contextvars.copy_context()

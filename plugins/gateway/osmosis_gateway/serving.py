@@ -28,6 +28,8 @@ def listen(host: str, port: int, *, allow_remote: bool) -> socket.socket:
             f"{host!r} is not loopback, so other machines could call the policy; give 127.0.0.1, "
             "or allow_remote=True (--allow-remote) if they should"
         )
+    if not 0 <= port <= 65535:  # getaddrinfo takes the lower 16 bits
+        raise ConfigError(f"there is no port {port}; give one from 0 to 65535, where 0 is any")
     try:
         return _listening(host, port)
     except OSError as error:

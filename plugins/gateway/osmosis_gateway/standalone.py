@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
@@ -13,6 +14,8 @@ from osmosis_core import ConfigError, RolloutContext, RolloutSample
 from osmosis_core.hookspecs import PolicyEndpoint
 from osmosis_gateway.admission import Caller, by_headers
 from osmosis_gateway.app import create_app
+
+_log = logging.getLogger(__name__)
 
 
 class Recorder:
@@ -35,11 +38,14 @@ class Recorder:
         self._file.close()
 
     def __call__(self, rollout: RolloutContext) -> None:
-        """Write a rollout's calls down."""
+        """Write a rollout's calls down; a file that takes no more is said, and stops nothing."""
         sample = RolloutSample(id="calls", calls=list(rollout.calls))
         records = sample.model_dump(mode="json")["calls"]
-        self._file.writelines(json.dumps(record) + "\n" for record in records)
-        self._file.flush()
+        try:
+            self._file.writelines(json.dumps(record) + "\n" for record in records)
+            self._file.flush()
+        except OSError as error:
+            _log.error("--record %r: %s; the call was answered", self._file.name, error.strerror)
 
 
 def standalone_app(

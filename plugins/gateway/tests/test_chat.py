@@ -155,3 +155,9 @@ def test_several_choices_are_streamed(world):
     )
     last = list(stream)[-1]
     assert json.loads(last.model_dump_json())["choices"][0]["logprobs"]["content"]
+
+
+def test_stream_options_that_are_no_object_are_a_400(world):
+    with pytest.raises(openai.BadRequestError, match="stream_options is not an object"):
+        ask = world("ok").openai().chat.completions.create
+        ask(model="m", messages=ASK, stream=True, stream_options="usage")

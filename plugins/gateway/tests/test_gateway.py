@@ -287,3 +287,18 @@ async def ask_messages(client, text):
     told = [{"role": "user", "content": text}]
     async with client.messages.stream(model="m", max_tokens=9, messages=told) as stream:
         return (await stream.get_final_message()).content[0].text
+
+
+def test_closed_gateway_gives_no_endpoints_and_is_not_opened_again():
+    with ScriptedPolicy("ok") as policy, policy.rollout():
+        with Gateway() as gateway:
+            pass
+        for use in (gateway.endpoint, gateway.__enter__):
+            with pytest.raises(RuntimeError, match="the gateway is closed"):
+                use()
+
+
+def test_port_that_does_not_exist_is_refused():
+    with RolloutContext("http://127.0.0.1:1/v1"):
+        with pytest.raises(ConfigError, match="no port 65536"):
+            Gateway(port=65536)

@@ -174,3 +174,34 @@ def test_finding_the_plugin_imports_no_web_server():
     code = "import sys, osmosis_gateway.plugin; print({'starlette', 'uvicorn'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "set()"
+
+
+async def test_caller_that_goes_away_within_its_body_raises_nothing():
+    app, sent = standalone_app(PolicyEndpoint("http://127.0.0.1:9/v1"), "key"), []
+    path = {"path": "/v1/chat/completions", "root_path": "", "query_string": b""}
+    headers = [(b"authorization", b"Bearer key")]
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    await app({"type": "http", "method": "POST", "headers": headers, **path}, receive, send)
+    assert sent[0]["status"] == 400
+
+
+def test_empty_key_is_refused():
+    with pytest.raises(ConfigError, match="API key is empty"):
+        standalone_app(PolicyEndpoint("http://127.0.0.1:9/v1"), "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full disk")
+def test_full_disk_is_one_line_and_callers_are_answered():
+    with served("--policy", "demo", "--record", "/dev/full") as (said, process):
+        with client_of(said) as client:
+            assert client.chat.completions.create(model="m", messages=ASK).choices
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert "--record '/dev/full': No space left on device" in errors
+    assert "Traceback" not in errors

@@ -37,7 +37,7 @@ class AgentHistory(SampleSource):
         """
         if run not in self._told:
             ours = self._answers.intersection(map(_key, items))
-            earlier = (told for told in reversed(self._told.values()) if ours & told.keys())
+            earlier = (told for told in reversed([*self._told.values()]) if ours & told.keys())
             self._told[run] = Counter(next(earlier, None))
         known = self._told[run].copy()
         for item in items:
@@ -59,7 +59,7 @@ class AgentHistory(SampleSource):
 
     async def get_sample(self, sample_id: str) -> RolloutSample:
         """The sample, with the results of tools after which the model was not called again."""
-        for run in self._told:
+        for run in list(self._told):  # other threads may begin runs
             mine = [i for i in getattr(run.outcome, "new_items", ()) if i.agent is self._agent]
             self.asked(run, [i.to_input_item() for i in mine if i.type.endswith("output_item")])
         return RolloutSample(id=sample_id, messages=copy.deepcopy(self.messages))

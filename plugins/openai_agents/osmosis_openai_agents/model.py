@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import functools
 import importlib
+import threading
 from collections.abc import AsyncIterator, Generator
 from contextlib import aclosing, contextmanager
 from typing import Any, Self
@@ -23,6 +24,7 @@ from osmosis_openai_agents.history import history_of
 from osmosis_openai_agents.prompts import native_items
 from osmosis_openai_agents.runs import current_run, watch_runs
 
+_registering = threading.Lock()
 _DECIDED = {"model", "model_id", "openai_client", "client", "api_key", "api_base", "base_url"}
 
 
@@ -89,7 +91,9 @@ class OsmosisRolloutModel(OpenAIChatCompletionsModel):
         sample_id, parent, answered = scope.sample_id, None, list[Any]().extend
         if run and (agent := run.agent):
             settings = _without_implicit(settings, agent)
-            sample_id = rollout.register_agent(agent.name or uuid4().hex, agent, derived=True)
+            with _registering:
+                name = agent.name or uuid4().hex
+                sample_id = rollout.register_agent(name, agent, derived=True)
             parent = run.sample_id if run.sample_id != sample_id else None
             run.sample_id = sample_id
             answered = history_of(agent, rollout).asked(run, items)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents import Agent, RunHooks
+from agents.lifecycle import RunHooksBase
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 from agents.tracing.processors import default_processor
 
@@ -60,7 +61,9 @@ class _Hooks(RunHooks[Any]):
 def _watched(options: dict[str, Any]) -> Generator[Run]:
     """Make a run the current one, and give it our hooks."""
     run = Run((id(get_rollout_context()), current_scope()))
-    options["hooks"] = _Hooks(run, options.get("hooks") or RunHooks())
+    hooks = options.get("hooks") or RunHooks()
+    if isinstance(hooks, RunHooksBase):  # the SDK refuses others
+        options["hooks"] = _Hooks(run, hooks)
     token = _run.set(run)
     try:
         yield run

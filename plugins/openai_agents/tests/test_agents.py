@@ -7,6 +7,7 @@ import weakref
 import pytest
 from agents import (
     Agent,
+    AgentHooks,
     ModelSettings,
     OpenAIChatCompletionsModel,
     RunConfig,
@@ -392,3 +393,9 @@ async def test_parallel_tools_of_one_answer_all_run():
         sample = (await rollout.get_samples())["a"]
     assert [m["output"] for m in sample.messages if "output" in m] == ["3", "7"]
     assert [m["role"] for m in sample.calls[1].messages] == ["user", "assistant", "tool", "tool"]
+
+
+async def test_hooks_of_an_agent_are_refused_as_hooks_of_a_run():
+    with ScriptedPolicy() as policy, policy.rollout():
+        with pytest.raises(TypeError, match="agent-scoped hooks"):
+            await Runner.run(Agent(name="a", model=MODEL), "go", hooks=AgentHooks())

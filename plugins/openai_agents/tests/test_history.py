@@ -19,6 +19,8 @@ from agents.run import ModelInputData
 
 from osmosis_core.testing import Delay, ScriptedPolicy, Tool
 from osmosis_openai_agents import OsmosisMemorySession, OsmosisRolloutModel
+from osmosis_openai_agents.history import history_of
+from osmosis_openai_agents.runs import Run
 
 MODEL = OsmosisRolloutModel()
 
@@ -262,3 +264,16 @@ async def test_reasoning_is_in_the_sample():
             sample = (await rollout.get_samples())["a"]
     assert kinds(sample) == ["user", "reasoning", "message"]
     assert "six times seven" in json.dumps(sample.messages)
+
+
+async def test_sample_can_be_read_while_another_run_begins():
+    class Outcome:
+        @property
+        def new_items(self):
+            history.asked(Run(None), [])
+            return ()
+
+    with ScriptedPolicy() as policy, policy.rollout() as rollout:
+        history = history_of(Agent(name="a"), rollout)
+        history.asked(Run(None, outcome=Outcome()), [{"role": "user", "content": "go"}])
+        assert len((await history.get_sample("a")).messages) == 1

@@ -1,4 +1,5 @@
 import asyncio
+import threading
 
 import pytest
 from agents import Agent, RunConfig, Runner, RunState, function_tool, handoff
@@ -261,3 +262,17 @@ async def test_run_that_was_interrupted_goes_on_in_the_same_sample(run):
     assert callers(policy) == ["payer", "payer"]
     types = [m.get("type", m.get("role")) for m in sample.messages]
     assert types == ["user", "function_call", "function_call_output", "message"]
+
+
+async def test_threads_that_run_one_agent_are_one_sample():
+    agent, start = Agent(name="a", model=MODEL), threading.Barrier(4)
+
+    def work():
+        start.wait(10)
+        asyncio.run(Runner.run(agent, "go"))
+
+    with ScriptedPolicy("ok") as policy, policy.rollout() as rollout:
+        await asyncio.gather(*(asyncio.to_thread(work) for _ in range(4)))
+        samples = await rollout.get_samples()
+    assert list(samples) == ["a"]
+    assert len(samples["a"].messages) == 8
