@@ -149,11 +149,11 @@ class LoopWatch:
         return sec - delay_sec - lost_sec >= _BLOCKED_SEC and not self._counts.is_runnable()
 
     def _stack(self) -> list[FrameType]:
-        """The running step's frames, innermost first; none when the loop waits or imports."""
+        """The running step's frames, innermost first; none when it waits, imports or collects."""
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage] - documented
         frame, stack = frames.get(self._thread), list[FrameType]()
         while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
-            if frame.f_code is _START_THREAD:
+            if frame.f_code in (_START_THREAD, LoopWatch._note_collection.__code__):
                 break
             stack.append(frame)
             if frame.f_code is _RUN_STEP:
