@@ -50,7 +50,6 @@ async def exchange(request: WireRequest) -> WireResponse:
     that breaks after its first part raises PolicyError where it is read.
     """
     sent = _prepare(request)
-    set_last_call(sent.call)
     is_teed = sent.binding.context.wire.tee or binding.TEE_HEADER in request.headers
     if is_teed and sent.chat is not None and sent.chat.get("stream"):
         return await _teed(sent)
@@ -59,9 +58,7 @@ async def exchange(request: WireRequest) -> WireResponse:
 
 def exchange_blocking(request: WireRequest) -> WireResponse:
     """As `exchange`, for synchronous clients and without deltas; bound in the calling thread."""
-    sent = _prepare(request)
-    set_last_call(sent.call)
-    return run_blocking(_exchange(sent))
+    return run_blocking(_exchange(_prepare(request)))
 
 
 async def _teed(sent: _Exchange) -> WireResponse:
@@ -131,6 +128,7 @@ def _prepare(request: WireRequest) -> _Exchange:
     sent = _Exchange(bound, request, headers, binding.chat_body(request))
     if sent.chat is not None:
         sent.call = begin_call(bound.context, bound.scope, sent.chat)
+        set_last_call(sent.call)
         _ask(sent, sent.call)
     return sent
 

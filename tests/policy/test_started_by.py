@@ -2,8 +2,10 @@
 
 import asyncio
 
+import httpx
+
 from osmosis_core import ExecutionResult, RolloutStatus
-from osmosis_core.policy import agent_scope, bound_headers, in_tool_of
+from osmosis_core.policy import BASE_URL, agent_scope, async_client, bound_headers, in_tool_of
 from osmosis_core.testing import ScriptedPolicy, Tool
 
 
@@ -47,6 +49,16 @@ async def test_agents_one_after_the_other_start_nobody(ask):
             await ask()  # a forced tool as structured output: its answer opens nothing
         await agent(ask, "second")
     assert starters(rollout) == [("first", None), ("second", None)]
+
+
+async def test_other_requests_of_a_tool_leave_the_starter_as_it_is(ask):
+    async def looks_up():
+        await async_client(httpx).get(f"{BASE_URL}/models")
+        await agent(ask, "sub")
+
+    with ScriptedPolicy(Tool("go"), "x", "y") as policy, policy.rollout() as rollout:
+        await agent(ask, "top", looks_up)
+    assert starters(rollout)[1] == ("sub", 0)
 
 
 async def test_a_call_of_another_rollout_starts_nobody(ask):
