@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any, overload
 
 type Numbers = Sequence[Any]
@@ -88,8 +88,8 @@ def shared_length(ids: Numbers | None, *bases: Numbers | None) -> int:
     if not isinstance(ids, Packed):
         return 0
     theirs = chain.from_iterable(base.pieces for base in bases if isinstance(base, Packed))
-    sizes = [len(mine) for mine, other in zip(ids.pieces, theirs, strict=False) if mine is other]
-    return [0, *accumulate(sizes)][-1]
+    pairs = zip(ids.pieces, theirs, strict=False)
+    return sum(len(mine) for mine, other in pairs if mine is other)
 
 
 def _shared(one: array[Any], other: array[Any]) -> int:

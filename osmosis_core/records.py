@@ -125,7 +125,10 @@ class PolicyCall:
         self.logprobs = pack_logprobs(self.logprobs)
 
 
-_RESENT = ("role", "content", "tool_calls", "reasoning_content", "reasoning")
+REASONING = ("reasoning_content", "reasoning")
+"""What engines call the reasoning of a message."""
+
+_RESENT = ("role", "content", "tool_calls", *REASONING)
 
 
 def resent(answer: Message) -> Message:

@@ -230,4 +230,5 @@ _conversations: weakref.WeakKeyDictionary[RolloutContext, Conversations] = (
 def conversations(context: RolloutContext) -> Conversations:
     """The conversations of a rollout."""
     with _lock:
-        return _conversations.setdefault(context, Conversations())
+        found = _conversations.get(context)
+        return found or _conversations.setdefault(context, Conversations())

@@ -7,9 +7,9 @@ from typing import Any
 
 from osmosis_core.context import RolloutContext
 from osmosis_core.policy.assemble import Json
+from osmosis_core.records import REASONING
 
 _USAGE = {"include_usage": True}
-_REASONING = ("reasoning_content", "reasoning")
 _TOKEN_IDS = ("prompt_token_ids", "token_ids", "response_token_ids")
 _ENGINE_FIELDS = ("weight_versions", "meta_info", "sglext", "metadata")
 
@@ -39,7 +39,7 @@ def ask(request: Json, context: RolloutContext, refused: set[str]) -> Asked:
     for name, value in context.wire.capture.items():
         if name not in refused:
             body.setdefault(name, value)
-    if unknown := refused & _reasoning(body):
+    if refused and (unknown := refused & _reasoning(body)):
         body["messages"] = [_without(message, unknown) for message in body["messages"]]
     body.pop("stream", None)
     body.pop("stream_options", None)
@@ -83,7 +83,7 @@ def _reasoning(body: Json) -> set[str]:
     messages: Any = body.get("messages")
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):  # pyright: ignore[reportUnknownVariableType]
         return set()
-    return {name for name in _REASONING if any(name in message for message in messages)}  # pyright: ignore[reportUnknownVariableType]
+    return {name for name in REASONING if any(name in message for message in messages)}  # pyright: ignore[reportUnknownVariableType]
 
 
 def _without(value: Json, names: set[str]) -> Json:

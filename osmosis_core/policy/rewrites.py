@@ -7,9 +7,8 @@ from collections.abc import Hashable, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from osmosis_core.records import FindingKind, Message
+from osmosis_core.records import REASONING, FindingKind, Message
 
-_REASONING = ("reasoning_content", "reasoning")
 _sorted_json = json.JSONEncoder(sort_keys=True).encode
 
 type Key = tuple[str, str, Hashable]
@@ -47,12 +46,12 @@ def _tool_key(call: Any) -> Hashable:
 
 def as_generated(answer: Message, copy: Message) -> Message:
     """An answer to be sent again, with what the framework's copy of it has besides."""
-    thoughts = [answer[name] for name in _REASONING if answer.get(name)]
+    thoughts = [answer[name] for name in REASONING if answer.get(name)]
     added = {
         name: value
         for name, value in copy.items()
         if value is not None and name not in ("role", "content", "tool_calls")
-        if not (thoughts and name in _REASONING and value in ("", *thoughts))
+        if not (thoughts and name in REASONING and value in ("", *thoughts))
     }
     content = copy.get("content")
     parts: Any = content if isinstance(content, list) else ()  # pyright: ignore[reportUnknownVariableType]
