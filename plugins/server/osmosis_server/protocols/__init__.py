@@ -1,0 +1,1 @@
+"""The ways of speaking with controllers, one file each."""
