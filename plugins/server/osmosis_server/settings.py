@@ -23,6 +23,8 @@ class ServerSettings(BaseModel):
     """What a request with callback URLs means: osmosis-ai 0.2.x (answers 200, plural samples) or
     0.3.0 (202, one sample). The requests cannot be told apart (protocol.md 0)."""
     journal: Path | Literal[":memory:"] = Path(".osmosis/server/journal.db")
+    survive_power_loss: bool = False
+    """Wait for the disk at each commit; a killed process loses nothing either way."""
     on_restart: Literal["fail", "rerun"] = "fail"
     """What becomes of rollouts that were running when the server was killed."""
     max_pending: Annotated[int, Field(ge=1)] = 10_000
