@@ -38,7 +38,7 @@ METADATA = [
     "http://metadata.google.internal/computeMetadata/v1",
     "http://METADATA.google.internal./",
     "http://metadata.goog/",
-    "https://１６９.254.169.254/",
+    "https://\uff11\uff16\uff19.254.169.254/",
 ]
 
 
