@@ -15,7 +15,7 @@ from osmosis_server.journal import Journal
 from osmosis_server.operations import Operations
 from osmosis_server.protocols.base import Protocol
 from osmosis_server.protocols.submitting import SubmittedProtocol, submit_route
-from osmosis_server.security import RequireKey, UrlPolicy, check_key
+from osmosis_server.security import RequireKey, UrlPolicy, check_key, checked_connector
 from osmosis_server.service import RolloutService
 from osmosis_server.settings import ServerSettings
 
@@ -85,7 +85,9 @@ class _Server:
         """Open the journal, let the user's lifespan begin, recover; in the end the reverse."""
         journal = await asyncio.to_thread(Journal.open, self._settings.journal)
         protocols: dict[str, Protocol] = {}
-        service = RolloutService(self._backend, journal, self._settings, protocols)
+        service = RolloutService(
+            self._backend, journal, self._settings, protocols, connector=checked_connector
+        )
         offered = get_plugins()
         protocols.update({name: offered.protocol(name)(service) for name in offered.protocols})
         app.state.service = service
@@ -95,7 +97,10 @@ class _Server:
         try:
             async with self._users(app) as state:
                 await service.start()
-                yield state if isinstance(state, Mapping) else {}
+                try:
+                    yield state if isinstance(state, Mapping) else {}
+                finally:
+                    await service.close()
         finally:
             await service.close()
             app.router.routes[:] = served
@@ -111,4 +116,4 @@ class _Server:
         routes = [submit_route(choose, self._settings.max_body_bytes)]
         for protocol in protocols.values():
             routes += protocol.routes()
-        return [*routes, *Operations(service, self._backend).routes()]
+        return [*routes, *Operations(service).routes()]

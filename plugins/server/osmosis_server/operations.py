@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from osmosis_core import ExecutionBackend
     from osmosis_server.service import RolloutService
 
 _INSTANCE_ENV = "_OSMOSIS_ROLLOUT_INSTANCE_ID"
@@ -35,9 +34,8 @@ class CancelRequest(BaseModel):
 class Operations:
     """The routes that are the same in every protocol."""
 
-    def __init__(self, service: RolloutService, backend: ExecutionBackend) -> None:
+    def __init__(self, service: RolloutService) -> None:
         self._service = service
-        self._backend = backend
         self._process_id = str(uuid.uuid4())
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -52,13 +50,14 @@ class Operations:
 
     async def _health(self, request: Request) -> Response:
         """The backend's health and what every generation adds to it (protocol.md 1.3-1.8)."""
+        stats = self._service.stats()
         try:
-            health = self._backend.health()
+            health = self._service.health()
         except Exception as error:  # boundary: a backend may be anyone's
             health = {"status": "error", "error": describe(error)}
         lifecycle = {
             "accepting_rollouts": self._service.is_accepting,
-            "active_rollouts": self._service.active,
+            "active_rollouts": stats.queued + stats.running,
             "paused": self._service.is_paused,
         }
         return answer(
@@ -71,7 +70,7 @@ class Operations:
         )
 
     async def _status(self, request: Request) -> Response:
-        view = self._service.view(request.path_params["rollout_id"])
+        view = await self._service.view(request.path_params["rollout_id"])
         return answer(
             {
                 "rollout_id": view.rollout_id,
@@ -99,5 +98,5 @@ class Operations:
         return self._paused()
 
     def _paused(self) -> Response:
-        lifecycle: dict[str, Any] = {"paused": self._service.is_paused}
-        return answer({**lifecycle, "active_rollouts": self._service.active})
+        running = self._service.stats().running
+        return answer({"paused": self._service.is_paused, "running": running})

@@ -15,20 +15,20 @@ MULTI, SINGLE = "multi-sample", "single-sample"
 
 
 @pytest.fixture(params=[MULTI, SINGLE])
-async def controller(request, serve):
+async def controller(request, receiver, serve):
     async with serve(callback_protocol=request.param) as controller:
         controller.protocol = request.param
         yield controller
 
 
 @pytest.fixture
-async def multi(serve):
+async def multi(receiver, serve):
     async with serve(callback_protocol=MULTI) as controller:
         yield controller
 
 
 @pytest.fixture
-async def single(serve):
+async def single(receiver, serve):
     async with serve(callback_protocol=SINGLE) as controller:
         yield controller
 
@@ -100,7 +100,7 @@ class TestAdmission:
         answer = await controller.submit(controller.body("speak", **receiver.urls()))
         assert (answer.status, answer.body) == (409, {"detail": "rollout_id is already registered"})
 
-    async def test_429_says_when_to_come_again(self, serve, receiver):
+    async def test_429_says_when_to_come_again(self, receiver, serve):
         async with serve(max_pending=1) as controller:
             await controller.submit(controller.body("sleep", "r-1", **receiver.urls()))
             answer = await controller.submit(controller.body("sleep", "r-2", **receiver.urls()))
@@ -193,7 +193,7 @@ class TestGrader:
             "reward": 0.5,
             "remove_sample": False,
             "metrics": {"odd": 1.0},
-            "extra_fields": {},
+            "extra_fields": {"agent_name": "b"},
         }
         assert list(samples) == ["a", "b"]
 
@@ -320,7 +320,7 @@ class TestPolicy:
         ],
     )
     async def test_agents_call_it_with_the_key_of_their_protocol(
-        self, serve, receiver, tmp_path, protocol, keys, wanted
+        self, receiver, serve, tmp_path, protocol, keys, wanted
     ):
         is_polling = protocol == "polling"
         mode = {} if is_polling else {"callback_protocol": protocol}

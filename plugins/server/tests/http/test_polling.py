@@ -224,7 +224,7 @@ class TestResult:
             answer = await controller.poll("not-the-token")
         assert (answer.status, answer.body) == (403, {"detail": "invalid polling lease"})
 
-    async def test_404_for_a_rollout_of_another_protocol(self, serve, receiver):
+    async def test_404_for_a_rollout_of_another_protocol(self, receiver, serve):
         async with serve() as controller:
             await controller.submit(controller.body("sleep", **receiver.urls()))
             assert (await controller.poll("any-token")).status in (403, 404)
