@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -39,16 +40,20 @@ def _setting_options[F: Callable[..., Any]](command: F) -> F:
     return command
 
 
-def _option_type(field: FieldInfo) -> click.ParamType[Any] | None:
+def _option_type(field: FieldInfo) -> click.ParamType[Any]:
     if get_origin(field.annotation) is Literal:
         return click.Choice(get_args(field.annotation))
-    return {int: click.INT, float: click.FLOAT}.get(type(field.default), click.STRING)
+    if isinstance(field.default, int):
+        return click.INT
+    return click.FLOAT if isinstance(field.default, float) else click.STRING
 
 
 @click.command()
 @click.argument("target", required=False)
 @click.option("-m", "--module", "option", help="TARGET, in the documented form.")
-@click.option("--host", default="127.0.0.1", envvar="OSMOSIS_SERVER_HOST", help="(127.0.0.1)")
+@click.option(
+    "--host", default="127.0.0.1", envvar="OSMOSIS_SERVER_HOST", help="Address (127.0.0.1)."
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -100,8 +105,8 @@ def serve(
         from osmosis_server.app import create_rollout_server
 
         app = create_rollout_server(backend=runs, api_key=key, settings=limits)
-        _say(origin_of(listener), limits, key, is_fresh=generate_key)
-        raise SystemExit(run(app, listener))
+        said = partial(_say, origin_of(listener), limits, key, is_fresh=generate_key)
+        raise SystemExit(run(app, listener, said))
 
 
 def _api_key(given: str | None, file: Path | None, *, is_generated: bool) -> str | None:
