@@ -24,14 +24,15 @@ _COUNT = click.IntRange(min=1)
 def _setting_options[F: Callable[..., Any]](command: F) -> F:
     """An option, and a variable `OSMOSIS_SERVER_<NAME>`, for each field of ServerSettings."""
     for name, field in reversed(ServerSettings.model_fields.items()):
-        many = get_origin(field.annotation) is tuple
-        flag = "allow-host" if many else name.replace("_", "-")
+        many, switch = get_origin(field.annotation) is tuple, isinstance(field.default, bool)
         text = " ".join((field.description or "").split()).partition("; ")[0].partition(". ")[0]
-        shown = "" if many else f" ({field.default})"
+        shown = "" if many or switch else f" ({field.default})"
         option = click.option(
-            f"--{flag}",
+            "--allow-host" if many else f"--{name.replace('_', '-')}",
             name,
-            type=_option_type(field),
+            type=None if switch else _option_type(field),
+            is_flag=switch,
+            default=None,
             multiple=many,
             envvar=f"OSMOSIS_SERVER_{name.upper()}",
             help=f"{text.rstrip('.')}{shown}.",
@@ -123,7 +124,7 @@ def _api_key(given: str | None, file: Path | None, *, is_generated: bool) -> str
 
 
 def _settings(given: dict[str, Any]) -> ServerSettings:
-    named = {name: value for name, value in given.items() if value not in (None, ())}
+    named = {name: value for name, value in given.items() if value not in (None, (), False)}
     try:
         return ServerSettings(**named)
     except ValidationError as error:
