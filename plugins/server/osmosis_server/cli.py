@@ -32,7 +32,7 @@ def _setting_options[F: Callable[..., Any]](command: F) -> F:
             name,
             type=None if switch else _option_type(field),
             is_flag=switch,
-            default=None,
+            default=False if switch else None,
             multiple=many,
             envvar=f"OSMOSIS_SERVER_{name.upper()}",
             help=f"{text.rstrip('.')}{shown}.",
@@ -124,7 +124,7 @@ def _api_key(given: str | None, file: Path | None, *, is_generated: bool) -> str
 
 
 def _settings(given: dict[str, Any]) -> ServerSettings:
-    named = {name: value for name, value in given.items() if value not in (None, (), False)}
+    named = {name: value for name, value in given.items() if value is not None and value != ()}
     try:
         return ServerSettings(**named)
     except ValidationError as error:

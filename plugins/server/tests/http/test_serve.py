@@ -43,7 +43,7 @@ def refused(place):
 
     def run(*arguments, **env):
         done = subprocess.run(
-            [OSMOSIS, "serve", *arguments],
+            [OSMOSIS, "serve", "--port", "0", *arguments],
             **{**place, "env": {**place["env"], **env}},
             capture_output=True,
             text=True,
@@ -207,7 +207,7 @@ class TestRefusals:
 
     async def test_journal_that_a_live_server_holds(self, start, refused):
         async with start("sleeps.py") as process:
-            said = await asyncio.to_thread(refused, "sleeps.py", "--port", "0")
+            said = await asyncio.to_thread(refused, "sleeps.py")
             assert f"live server with pid {process.process.pid}" in said
 
 
