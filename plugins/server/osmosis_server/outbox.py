@@ -205,8 +205,7 @@ class Outbox:
             logger.warning(text, step.name, line.rollout_id, step.origin, answer.reason)
         if answer.is_unreachable and (origin.is_away or not is_quick) and origin.has_gone(line):
             return
-        asked_sec = min(answer.retry_after_sec, pace.max_slow)
-        delay_sec = max(_delay_sec(pace, line.tries), asked_sec)
+        delay_sec = max(_delay_sec(pace, line.tries), answer.retry_after_sec)
         if delay_sec > pace.quick[-1]:
             line.quick_tries_end(is_waiting=True)
         line.timer = asyncio.get_running_loop().call_later(delay_sec, self._begin, line)

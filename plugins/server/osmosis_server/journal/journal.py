@@ -97,9 +97,10 @@ class Journal:
         cls, file: Path | None, key: str | bytes | None, lock: opening.Lock | None, sync: bool
     ) -> Self:
         keys = Keys(load_key(file) if key is None else key)
-        connection = opening.connect(file, survive_power_loss=sync)
+        connection = opening.connect(file)
         try:
-            opening.prepare(connection, f"journal {str(file)!r}", keys)
+            where = f"journal {str(file)!r}"
+            opening.prepare(connection, where, keys, survive_power_loss=sync)
             last = statements.last_numbers(connection)
         except BaseException:
             connection.close()
