@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pydantic_core
 
@@ -162,9 +162,8 @@ def _diagnostics(
 def _write(path: Path, document: Document, secrets: Sequence[bytes]) -> None:
     """Write a document beside its place, step by step, then put it there."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
     try:
-        with draft.open("xb") as file:
+        with _created(draft) as file:
             for part in _parts(document):
                 for secret in secrets:
                     part = part.replace(secret, b"[redacted]")
@@ -173,6 +172,15 @@ def _write(path: Path, document: Document, secrets: Sequence[bytes]) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def _created(path: Path) -> BinaryIO:
+    """A new file, never one that lies there already or that a link there points to."""
+    try:
+        return path.open("xb")
+    except FileExistsError:
+        path.unlink()
+        return path.open("xb")
 
 
 def _parts(document: Document) -> Generator[bytes]:
