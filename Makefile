@@ -62,4 +62,4 @@ bench: $(STAMP) ## benchmarks, side by side with the peer when it can be install
 	$(BIN)/python benchmarks/loop_watch.py
 
 clean: ## remove everything that was installed or built
-	rm -rf .venv .venv-kernel .venv-peer dist .osmosis
+	rm -rf .venv .venv-kernel .venv-peer .venv-peer-server dist .osmosis
