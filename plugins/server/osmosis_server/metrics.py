@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from osmosis_core import ExecutionBackend, ExecutionResult, PolicyCall
+from osmosis_server.stats import Stats
 from osmosis_server.telemetry import measure
 
 _SHORT = (0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -14,11 +20,17 @@ _TOKENS = {"prompt": "prompt_tokens", "completion": "completion_tokens"}
 
 
 class Metrics:
-    """The figures of one server, in a registry of its own."""
+    """The figures of one server, in a registry of its own.
 
-    def __init__(self, backend: ExecutionBackend) -> None:
+    Args:
+        backend: its rollouts are counted.
+        stats: gives the service's figures, whenever they are asked for.
+    """
+
+    def __init__(self, backend: ExecutionBackend, stats: Callable[[], Stats]) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
+        registry.register(_ServiceCollector(stats))
         self._queued = Histogram(
             "osmosis_rollout_queued_seconds",
             "Time from admission to the start of the workflow.",
@@ -74,3 +86,56 @@ class Metrics:
         """The figures in the format that an `Accept` header asks for, and its content type."""
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type
+
+
+class _ServiceCollector(Collector):
+    """The service counts for itself; here its figures get their names."""
+
+    def __init__(self, stats: Callable[[], Stats]) -> None:
+        self._stats = stats
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing before there is a service."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """All figures of now."""
+        now = self._stats()
+        yield _counter("rollouts_admitted", "Rollouts that were accepted.", now.admitted)
+        yield _counters("rollouts_refused", "Submissions refused.", "reason", now.refused)
+        yield _counters("rollouts_finished", "Rollouts that ended.", "status", now.finished)
+        states = {"queued": now.queued, "running": now.running}
+        yield _gauges("rollouts", "Rollouts that have not ended.", "state", states)
+        outcomes = {
+            "taken": now.delivered,
+            "refused": now.deliveries_refused,
+            "expired": now.deliveries_expired,
+        }
+        yield _counters("deliveries", "Callbacks by how they ended.", "outcome", outcomes)
+        yield _counter("delivery_retries", "Further tries of callbacks.", now.deliveries_retried)
+        yield GaugeMetricFamily(
+            "osmosis_deliveries_outstanding",
+            "Callbacks that nobody has taken yet.",
+            now.deliveries_outstanding,
+        )
+        yield GaugeMetricFamily(
+            "osmosis_journal_bytes", "Bytes in use in the journal.", now.journal_bytes
+        )
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"osmosis_{name}", text, value)
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(f"osmosis_{name}", text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([str(key)], value)
+    return family
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"osmosis_{name}", text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([str(key)], value)
+    return family

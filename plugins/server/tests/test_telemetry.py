@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
 from osmosis_core import AgentWorkflow, ExecutionRequest, Grader, LocalBackend
 from osmosis_core.testing import ScriptedPolicy, Status
 from osmosis_server.metrics import Metrics
+from osmosis_server.stats import Stats
 
 PROMPT = [{"role": "user", "content": "2 + 3?"}]
 TRACED = """
@@ -128,8 +130,8 @@ async def test_metrics_count_rollouts_and_policy_calls():
         pass
 
     backend = LocalBackend(workflow=Asks, grader=Gives)
-    metrics = Metrics(backend)
-    others = Metrics(LocalBackend(workflow=Asks))
+    metrics = Metrics(backend, Stats)
+    others = Metrics(LocalBackend(workflow=Asks), Stats)
     with ScriptedPolicy(Status(503, retry_after="0"), "5") as policy, policy.rollout():
         for number in range(2):
             request = ExecutionRequest(f"r-{number}", PROMPT, label="5")
@@ -144,5 +146,8 @@ async def test_metrics_count_rollouts_and_policy_calls():
 
 
 async def test_metrics_are_text_that_names_no_rollout():
-    body, content_type = Metrics(LocalBackend(workflow=Asks)).render()
+    stats = Stats(admitted=3, refused=Counter(Full=2), journal_bytes=7)
+    body, content_type = Metrics(LocalBackend(workflow=Asks), lambda: stats).render()
     assert content_type.startswith("text/plain") and b"osmosis_policy_retries_total 0.0" in body
+    assert b"osmosis_rollouts_admitted_total 3.0" in body and b"osmosis_journal_bytes 7.0" in body
+    assert b'osmosis_rollouts_refused_total{reason="Full"} 2.0' in body

@@ -21,6 +21,7 @@ from osmosis_core.testing import Say, ScriptedPolicy, Status, Tool
 from osmosis_core.types import ExecutionResult, RolloutStatus
 from osmosis_langgraph import ChatOsmosis
 from osmosis_openai_agents import OsmosisModelProvider
+from osmosis_server.submissions import Submission
 from osmosis_server.trajectory import RolloutFiles
 from osmosis_strands import OsmosisStrandsAgent
 
@@ -99,17 +100,23 @@ def roll_out(tmp_path):
 def saved(tmp_path):
     """Write the files of a result; returns them as JSON by name."""
 
-    async def save(result, acknowledgments=(), **options):
+    async def save(result, *reports, early=(), **keys):
         files = RolloutFiles(tmp_path, **LIMITS)
-        request = ExecutionRequest("r 1", PROMPT, label="5", extra_fields={"row": 7})
-        files.save(request, result, **options)
-        for position, body in enumerate(acknowledgments, 1):
-            files.acknowledged("r 1", body, is_last=position == len(acknowledgments))
+        for report in early:
+            files.acknowledged("r 1", "completion", report)
+        files.rollout_ended(submission(**keys), result)
+        for report in reports:
+            files.acknowledged("r 1", "grader", report)
         await files.close(10)
         paths = sorted((tmp_path / "r 1").iterdir())
         return {path.name: json.loads(path.read_text()) for path in paths if path.is_file()}
 
     return save
+
+
+def submission(**keys):
+    request = ExecutionRequest("r 1", PROMPT, label="5", extra_fields={"row": 7})
+    return Submission(request, "polling", "http://policy/v1", **keys)
 
 
 def ok(*samples, **extra_fields):
@@ -290,7 +297,7 @@ async def test_anything_in_a_sample_is_written_somehow(saved):
 
 async def test_keys_are_blotted_out(saved, tmp_path):
     await saved(said({"role": "user", "content": "my key is sk-very-secret"}),
-                secrets=["sk-very-secret", None])  # fmt: skip
+                llm_api_key="sk-very-secret")  # fmt: skip
     assert "my key is [redacted]" in (tmp_path / "r 1/trajectory.json").read_text()
 
 
@@ -302,13 +309,13 @@ async def test_a_rollout_without_samples_has_diagnostics_only(saved):
 
 def report(*calls, key="main", **final):
     sample = {"llm_call_metrics": list(calls), "final_metrics": final or None}
-    return json.dumps({"trajectory": {"model_name": "m-1", "samples": {key: sample}}}).encode()
+    return {"model_name": "m-1", "samples": {key: sample}}
 
 
 async def test_a_controllers_report_completes_the_steps(saved):
     answer = {"role": "assistant", "content": "5"}
     body = report({"prompt_tokens": 9, "cost_usd": 0.5}, total_cost_usd=0.75)
-    document = (await saved(said(*PROMPT, answer), [b"{}", body]))["trajectory.json"]
+    document = (await saved(said(*PROMPT, answer), body))["trajectory.json"]
     assert document["steps"][1]["metrics"] == {"prompt_tokens": 9, "cost_usd": 0.5}
     assert document["final_metrics"]["total_cost_usd"] == 0.75
     assert document["agent"]["model_name"] == "m-1"
@@ -317,7 +324,7 @@ async def test_a_controllers_report_completes_the_steps(saved):
 async def test_a_report_of_other_calls_is_kept_aside(saved):
     answer = {"role": "assistant", "content": "5"}
     body = report({"prompt_tokens": 9}, {"prompt_tokens": 10})
-    document = (await saved(said(*PROMPT, answer), [body]))["trajectory.json"]
+    document = (await saved(said(*PROMPT, answer), body))["trajectory.json"]
     assert "metrics" not in document["steps"][1]
     kept = document["extra"]["osmosis"]["unmatched_llm_call_metrics"]
     assert [call["prompt_tokens"] for call in kept] == [9, 10]
@@ -325,33 +332,41 @@ async def test_a_report_of_other_calls_is_kept_aside(saved):
 
 async def test_a_report_of_an_unknown_sample_is_kept_aside(saved):
     samples = [RolloutSample(id=name, messages=PROMPT) for name in ("a", "b")]
-    files = await saved(ok(*samples), [report({"prompt_tokens": 9}, key="c")])
+    files = await saved(ok(*samples), report({"prompt_tokens": 9}, key="c"))
     kept = files["trajectory-a.json"]["extra"]["osmosis"]["unmatched_sample_reports"]
     assert kept["c"]["llm_call_metrics"] == [{"prompt_tokens": 9}]
 
 
 @pytest.mark.parametrize(
     "body",
-    [b'{"trajectory": 3}', b'{"trajectory"', report({"prompt_tokens": "many"}), report({"x": 1})],
+    [3, None, {"samples": []}, report({"prompt_tokens": "many"}), report({"x": 1})],
 )
 async def test_a_malformed_report_is_ignored(saved, body):
     answer = {"role": "assistant", "content": "5"}
-    document = (await saved(said(*PROMPT, answer), [body]))["trajectory.json"]
+    document = (await saved(said(*PROMPT, answer), body))["trajectory.json"]
     assert "metrics" not in document["steps"][1] and "model_name" not in document["agent"]
 
 
-async def test_the_graders_report_replaces_the_completions(saved):
+async def test_a_later_report_replaces_an_earlier_one(saved):
     answer = {"role": "assistant", "content": "5"}
-    bodies = [report({"prompt_tokens": 1, "cached_tokens": 1}), report({"prompt_tokens": 2})]
-    document = (await saved(said(*PROMPT, answer), bodies))["trajectory.json"]
+    first = report({"prompt_tokens": 1, "cached_tokens": 1}, total_cost_usd=1)
+    later = report({"prompt_tokens": 2})
+    document = (await saved(said(*PROMPT, answer), later, early=[first]))["trajectory.json"]
     assert document["steps"][1]["metrics"] == {"prompt_tokens": 2}
+    assert document["final_metrics"] == {"total_steps": 2, "total_prompt_tokens": 2}
+
+
+async def test_a_report_that_came_before_the_end_counts(saved):
+    answer = {"role": "assistant", "content": "5"}
+    files = await saved(said(*PROMPT, answer), early=[report({"prompt_tokens": 1})])
+    assert files["trajectory.json"]["steps"][1]["metrics"] == {"prompt_tokens": 1}
 
 
 async def test_a_place_that_cannot_be_written_is_one_line_in_the_log(tmp_path, caplog):
     (tmp_path / "r 1").write_text("a file where the directory should be")
     files = RolloutFiles(tmp_path, **LIMITS)
-    files.save(ExecutionRequest("r 1", PROMPT), said(*PROMPT))
-    files.save(ExecutionRequest("r 1", PROMPT), said(*PROMPT))
+    files.rollout_ended(submission(), said(*PROMPT))
+    files.rollout_ended(submission(), said(*PROMPT))
     await files.close(10)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("files of rollout r 1 in ") and "\n" not in line
@@ -369,7 +384,7 @@ async def test_a_link_in_the_place_of_a_document_is_not_followed(saved, tmp_path
 @pytest.mark.slow
 async def test_harbor_accepts_the_documents(roll_out, saved, tmp_path):
     body = report({"prompt_tokens": 1}, {"prompt_tokens": 2})
-    await saved(await roll_out(Strands, ASKS, Say("it is 5", reasoning="easy")), [body])
+    await saved(await roll_out(Strands, ASKS, Say("it is 5", reasoning="easy")), body)
     text = tmp_path / "r 1/trajectory.json"
     assert await asyncio.to_thread(steps_that_harbor_reads, text, tmp_path / "harbor") == 3
 

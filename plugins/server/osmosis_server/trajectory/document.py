@@ -69,16 +69,10 @@ class Report(_Strict):
     samples: dict[str, SampleReport] = Field(default_factory=dict[str, SampleReport])
 
 
-class _Acknowledgment(BaseModel):
-    trajectory: Report
-
-
-def read_report(acknowledgment: bytes) -> Report | None:
-    """The controller's report in the body of an acknowledgment; None without a well-formed one."""
-    if b'"trajectory"' not in acknowledgment:
-        return None
+def read_report(trajectory: object) -> Report | None:
+    """The report that a controller acknowledged a callback with; None when it is malformed."""
     try:
-        return _Acknowledgment.model_validate_json(acknowledgment).trajectory
+        return Report.model_validate(trajectory)
     except ValidationError:
         return None
 

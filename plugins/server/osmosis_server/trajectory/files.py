@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import logging
 import os
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,8 +21,11 @@ import pydantic_core
 
 from osmosis_core import ExecutionRequest, ExecutionResult
 from osmosis_server.artifacts import Trimmed, enforce_limits, rollout_dir
+from osmosis_server.observer import ServiceObserver
+from osmosis_server.submissions import Submission
 from osmosis_server.trajectory.document import (
     Document,
+    Report,
     apply_report,
     documents,
     read_report,
@@ -30,15 +36,22 @@ logger = logging.getLogger(__name__)
 _BACKLOG = 1_000
 _COMPLAIN_EVERY_SEC = 10.0
 _MIN_SECRET = 8
+_REMEMBERED = 256
 
 
-class RolloutFiles:
+class RolloutFiles(ServiceObserver):
     """The files of finished rollouts below one directory, written in the background.
 
     For each rollout the limits on its artifacts are enforced, and its trajectories and
     diagnostics are written, each at once or not at all. What fails is logged in one line. When
     the disk is slower than the rollouts, those beyond a backlog of 1,000 are left out, and that
     is logged too.
+
+    Args:
+        root: the parent of the rollouts' directories.
+        max_artifact_bytes: how much a rollout may leave in its artifacts directory.
+        max_artifact_files: how many files.
+        has_documents: False enforces the limits and writes nothing.
     """
 
     def __init__(
@@ -47,35 +60,29 @@ class RolloutFiles:
         *,
         max_artifact_bytes: int,
         max_artifact_files: int,
-        documents: bool = True,
+        has_documents: bool = True,
     ) -> None:
-        self.root = root
+        self._root = root
         self._limits = max_artifact_bytes, max_artifact_files
-        self._has_documents = documents
-        self._reports: dict[str, bytes] = {}
+        self._has_documents = has_documents
+        self._reports: OrderedDict[str, Report] = OrderedDict()
+        """Of rollouts that have not ended."""
+        self._bare: OrderedDict[str, _Made] = OrderedDict()
+        """Documents as they were before a report was put into them."""
         self._thread = ThreadPoolExecutor(1, "osmosis-files")
         self._lock = threading.Lock()
         self._waiting = self._failed = 0
         self._is_closed = False
-        self._complained_at = 0.0
+        self._complained_at = -_COMPLAIN_EVERY_SEC
 
-    def save(
-        self, request: ExecutionRequest, result: ExecutionResult, secrets: Sequence[str | None] = ()
-    ) -> None:
-        """Write what stays of a rollout that has ended; returns at once.
+    def rollout_ended(self, submission: Submission, result: ExecutionResult) -> None:
+        """Write what stays of it, with the submission's keys blotted out."""
+        self._submit(submission.request.id, lambda: self._save(submission, result))
 
-        `secrets` are keys that are blotted out wherever they occur in the files.
-        """
-        self._submit(request.id, lambda: self._save(request, result, secrets))
-
-    def acknowledged(self, rollout_id: str, body: bytes, *, is_last: bool) -> None:
-        """Take in what a controller answered to a callback; the last report counts."""
-        if b'"trajectory"' in body:
-            self._reports[rollout_id] = body
-        if is_last and self._reports:
-            report = self._reports.pop(rollout_id, None)
-            if report is not None:
-                self._submit(rollout_id, lambda: self._add_report(rollout_id, report))
+    def acknowledged(self, rollout_id: str, delivery: str, trajectory: Any) -> None:
+        """Put a controller's report into the documents; a later one replaces it."""
+        if self._has_documents:
+            self._submit(rollout_id, lambda: self._add_report(rollout_id, trajectory))
 
     async def close(self, timeout_sec: float) -> None:
         """Finish what is waiting, within the time; the rest is left out."""
@@ -108,34 +115,64 @@ class RolloutFiles:
         if now - self._complained_at < _COMPLAIN_EVERY_SEC:
             self._failed += 1
             return
-        text = "files of rollout %s in %s are not complete: %s (and those of %d others since)"
-        logger.warning(text, rollout_id, self.root, why, self._failed)
+        text = "files of rollout %s in %s are not complete: %s (and of %d others since the last)"
+        logger.warning(text, rollout_id, self._root, why, self._failed)
         self._complained_at, self._failed = now, 0
 
-    def _save(
-        self, request: ExecutionRequest, result: ExecutionResult, secrets: Sequence[str | None]
-    ) -> None:
-        directory = rollout_dir(self.root, request.id)
+    def _save(self, submission: Submission, result: ExecutionResult) -> None:
+        request = submission.request
+        directory = rollout_dir(self._root, request.id)
         trimmed = enforce_limits(directory / "artifacts", *self._limits)
         if not trimmed.is_whole:
             logger.warning("artifacts of rollout %s: %s", request.id, _told(trimmed))
         if not self._has_documents:
             return
         directory.mkdir(parents=True, exist_ok=True)
-        hidden = [s.encode() for s in secrets if s and len(s) >= _MIN_SECRET]
-        for name, document in documents(request, result).items():
-            _write(directory / name, document, hidden)
-        _write(directory / "diagnostics.json", _diagnostics(request, result, trimmed), hidden)
+        keys = (submission.llm_api_key, submission.reply_key)
+        secrets = [key.encode() for key in keys if key and len(key) >= _MIN_SECRET]
+        _write(directory / "diagnostics.json", _diagnostics(request, result, trimmed), secrets)
+        made = _Made(documents(request, result), secrets)
+        report = self._reports.pop(request.id, None)
+        if report is not None:
+            made = self._reported(request.id, made, report)
+        made.write(directory)
 
-    def _add_report(self, rollout_id: str, acknowledgment: bytes) -> None:
-        report = read_report(acknowledgment)
-        directory = rollout_dir(self.root, rollout_id)
-        paths = sorted(directory.glob("trajectory*.json")) if report else []
-        found: dict[str, Document] = {path.name: json.loads(path.read_bytes()) for path in paths}
-        if report is not None and found:
-            apply_report(found, report)
-            for name, document in found.items():
-                _write(directory / name, document, [])
+    def _add_report(self, rollout_id: str, trajectory: Any) -> None:
+        report = read_report(trajectory)
+        directory = rollout_dir(self._root, rollout_id)
+        paths = sorted(directory.glob("trajectory*.json"))
+        if report is None:
+            return
+        if not paths:
+            _remember(self._reports, rollout_id, report)
+            return
+        known = self._bare.get(rollout_id)
+        if known is None:
+            known = _Made({path.name: json.loads(path.read_bytes()) for path in paths}, [])
+        self._reported(rollout_id, known, report).write(directory)
+
+    def _reported(self, rollout_id: str, bare: _Made, report: Report) -> _Made:
+        _remember(self._bare, rollout_id, bare)
+        reported = copy.deepcopy(bare)
+        apply_report(reported.documents, report)
+        return reported
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    documents: dict[str, Document]
+    """By file name."""
+    secrets: Sequence[bytes]
+
+    def write(self, directory: Path) -> None:
+        for name, document in self.documents.items():
+            _write(directory / name, document, self.secrets)
+
+
+def _remember[T](kept: OrderedDict[str, T], rollout_id: str, value: T) -> None:
+    kept[rollout_id] = value
+    if len(kept) > _REMEMBERED:
+        kept.popitem(last=False)
 
 
 def _told(trimmed: Trimmed) -> str:

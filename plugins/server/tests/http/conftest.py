@@ -11,8 +11,14 @@ import pytest
 import uvicorn
 from aiohttp import web
 
-from osmosis_core import AgentWorkflow, Grader, LocalBackend, RolloutSample, SampleSource
-from osmosis_core import get_rollout_context
+from osmosis_core import (
+    AgentWorkflow,
+    Grader,
+    LocalBackend,
+    RolloutSample,
+    SampleSource,
+    get_rollout_context,
+)
 from osmosis_server import ServerSettings, create_rollout_server
 
 LEASE = "X-Osmosis-Rollout-Lease"

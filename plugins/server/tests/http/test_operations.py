@@ -59,7 +59,13 @@ class TestStatus:
 class TestCancel:
     @pytest.mark.parametrize(
         "selector",
-        [{}, {"all": False}, {"ids": None}, {"all": True, "prefix": "a"}, {"ids": [], "prefix": ""}],
+        [
+            {},
+            {"all": False},
+            {"ids": None},
+            {"all": True, "prefix": "a"},
+            {"ids": [], "prefix": ""},
+        ],
     )
     async def test_422_unless_there_is_exactly_one_selector(self, serve, selector):
         async with serve() as controller:
@@ -182,7 +188,9 @@ async def test_lifespan_of_the_user_is_around_every_rollout(serve):
     assert seen == ["begin", "end"]
 
 
-@pytest.mark.parametrize("rollout_id", ["a b", "a%2Fb", "ä-鍵", "a?b#c", "a\\u2028b", "%", "x" * 256])
+@pytest.mark.parametrize(
+    "rollout_id", ["a b", "a%2Fb", "ä-鍵", "a?b#c", "a\\u2028b", "%", "x" * 256]
+)
 async def test_any_single_segment_is_an_id(serve, rollout_id):
     from urllib.parse import quote
 
