@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 from pydantic import ValidationError
@@ -16,6 +16,9 @@ from osmosis_core.cli import one_target
 from osmosis_core.errors import describe
 from osmosis_server.settings import ServerSettings
 
+if TYPE_CHECKING:
+    from osmosis_server.logs import LogFormat
+
 _KEY_ENV = "OSMOSIS_SERVER_API_KEY"
 _COUNT = click.IntRange(min=1)
 
@@ -25,11 +28,13 @@ def _setting_options[F: Callable[..., Any]](command: F) -> F:
     for name, field in reversed(ServerSettings.model_fields.items()):
         many = get_origin(field.annotation) is tuple
         flag = "allow-host" if many else name.replace("_", "-")
+        flags = f"--{flag}/--no-{flag}" if field.annotation is bool else f"--{flag}"
         text = " ".join((field.description or "").split()).partition("; ")[0].partition(". ")[0]
         shown = "" if many else f" ({field.default})"
         option = click.option(
-            f"--{flag}",
+            flags,
             name,
+            default=None,
             type=_option_type(field),
             multiple=many,
             envvar=f"OSMOSIS_SERVER_{name.upper()}",
@@ -42,7 +47,9 @@ def _setting_options[F: Callable[..., Any]](command: F) -> F:
 def _option_type(field: FieldInfo) -> click.ParamType[Any] | None:
     if get_origin(field.annotation) is Literal:
         return click.Choice(get_args(field.annotation))
-    return {int: click.INT, float: click.FLOAT}.get(type(field.default), click.STRING)
+    known: dict[object, click.ParamType[Any]]
+    known = {bool: click.BOOL, int: click.INT, float: click.FLOAT}
+    return known.get(type(field.default), click.STRING)
 
 
 @click.command()
@@ -68,6 +75,13 @@ def _option_type(field: FieldInfo) -> click.ParamType[Any] | None:
     "--api-key-file", type=click.Path(path_type=Path, dir_okay=False), help="File with the key."
 )
 @click.option("--generate-key", is_flag=True, help="Make a key and print it once, on stderr.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    envvar="OSMOSIS_SERVER_LOG_FORMAT",
+    help="How logs are written on stderr (text).",
+)
 @click.option("--insecure", is_flag=True, help="Listen beyond loopback without a key.")
 @_setting_options
 def serve(
@@ -81,6 +95,7 @@ def serve(
     api_key: str | None,
     api_key_file: Path | None,
     generate_key: bool,
+    log_format: LogFormat,
     insecure: bool,
     **settings: Any,
 ) -> None:
@@ -92,9 +107,11 @@ def serve(
     chosen = one_target(target, option)
     key = _api_key(api_key, api_key_file, is_generated=generate_key)
     limits = _settings(settings)
+    from osmosis_server.logs import configure_logs
     from osmosis_server.serving import listen, origin_of
     from osmosis_server.serving import serve as run
 
+    configure_logs(log_format, secrets=[key])
     with listen(host, port, has_key=key is not None, is_insecure=insecure) as listener:
         runs = _backend(chosen, backend, concurrency, artifacts)
         from osmosis_server.app import create_rollout_server

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from osmosis_server.submissions import Refused
+from osmosis_server.submissions import Refused, UnknownRollout, WrongLease
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -51,6 +51,8 @@ class Answering:
             wait = refused.retry_after_sec
             headers = {} if wait is None else {"Retry-After": str(wait)}
             response = problem(refused.status, str(refused), headers)
+        except (UnknownRollout, WrongLease) as error:
+            response = problem(error.status, str(error))
         except Unprocessable as error:
             response = problem(422, error.detail)
         except TooLarge as error:

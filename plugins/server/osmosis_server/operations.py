@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
+from starlette.responses import Response
 
 from osmosis_core.errors import describe
 from osmosis_server.http import Unprocessable, answer, read_object, route, validated
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from osmosis_core import ExecutionBackend
+    from osmosis_server.metrics import Metrics
     from osmosis_server.service import RolloutService
 
 _INSTANCE_ENV = "_OSMOSIS_ROLLOUT_INSTANCE_ID"
@@ -35,15 +35,16 @@ class CancelRequest(BaseModel):
 class Operations:
     """The routes that are the same in every protocol."""
 
-    def __init__(self, service: RolloutService, backend: ExecutionBackend) -> None:
+    def __init__(self, service: RolloutService, metrics: Metrics) -> None:
         self._service = service
-        self._backend = backend
+        self._metrics = metrics
         self._process_id = str(uuid.uuid4())
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Health, status, cancel, pause and resume."""
+        """Health, metrics, status, cancel, pause and resume."""
         return (
             route("/health", self._health, "GET"),
+            route("/metrics", self._render, "GET"),
             route("/rollout/{rollout_id}/status", self._status, "GET"),
             route("/rollout/cancel", self._cancel, "POST"),
             route("/rollout/pause", self._pause, "POST"),
@@ -52,13 +53,14 @@ class Operations:
 
     async def _health(self, request: Request) -> Response:
         """The backend's health and what every generation adds to it (protocol.md 1.3-1.8)."""
+        stats = self._service.stats()
         try:
-            health = self._backend.health()
+            health = self._service.health()
         except Exception as error:  # boundary: a backend may be anyone's
             health = {"status": "error", "error": describe(error)}
         lifecycle = {
             "accepting_rollouts": self._service.is_accepting,
-            "active_rollouts": self._service.active,
+            "active_rollouts": stats.queued + stats.running,
             "paused": self._service.is_paused,
         }
         return answer(
@@ -70,8 +72,12 @@ class Operations:
             }
         )
 
+    async def _render(self, request: Request) -> Response:
+        body, content_type = self._metrics.render(request.headers.get("accept", ""))
+        return Response(body, headers={"Content-Type": content_type})
+
     async def _status(self, request: Request) -> Response:
-        view = self._service.view(request.path_params["rollout_id"])
+        view = await self._service.view(request.path_params["rollout_id"])
         return answer(
             {
                 "rollout_id": view.rollout_id,
@@ -99,5 +105,5 @@ class Operations:
         return self._paused()
 
     def _paused(self) -> Response:
-        lifecycle: dict[str, Any] = {"paused": self._service.is_paused}
-        return answer({**lifecycle, "active_rollouts": self._service.active})
+        running = self._service.stats().running
+        return answer({"paused": self._service.is_paused, "running": running})

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiohttp import TCPConnector
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -162,12 +162,13 @@ class UrlPolicy:
         if self._patterns and not any(p.covers(host, address, port) for p in self._patterns):
             raise ConfigError(f"host {host} is not among the allowed hosts (--allow-host)")
 
-    def connector(self, **options: Any) -> TCPConnector:
-        """A connector that checks what a name resolves to at each connection.
 
-        It closes the gap in which a name that passed `check` is pointed elsewhere.
-        """
-        return TCPConnector(resolver=CheckedResolver(ThreadedResolver()), **options)
+def checked_connector() -> TCPConnector:
+    """A connector that checks what a name resolves to at each connection.
+
+    It closes the gap in which a name that passed `UrlPolicy.check` is pointed elsewhere.
+    """
+    return TCPConnector(resolver=CheckedResolver(ThreadedResolver()), limit=0)
 
 
 class CheckedResolver(AbstractResolver):

@@ -150,10 +150,10 @@ class _Ending:
         self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
-        grace_sec = self._service.settings.drain_grace_sec
+        stats, grace_sec = self._service.stats(), self._service.settings.drain_grace_sec
         _log.info(
             "draining: %d rollouts have up to %g s; a second signal exits at once",
-            self._service.active,
+            stats.queued + stats.running,
             grace_sec,
         )
         try:

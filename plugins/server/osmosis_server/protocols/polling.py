@@ -10,7 +10,7 @@ from pydantic import StringConstraints
 from starlette.responses import Response
 
 from osmosis_core import ExecutionResult
-from osmosis_server.http import Unprocessable, answer, problem, route, validated
+from osmosis_server.http import Unprocessable, answer, route, validated
 from osmosis_server.protocols.submitting import (
     InitRequest,
     Key,
@@ -19,7 +19,7 @@ from osmosis_server.protocols.submitting import (
     only_sample,
 )
 from osmosis_server.protocols.wire import encode
-from osmosis_server.submissions import RolloutView, Submission, UnknownRollout, WrongLease
+from osmosis_server.submissions import RolloutView, Submission
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -99,12 +99,7 @@ class PollingProtocol(OneSampleProtocol):
             text = "String should have at least 1 character"
             raise Unprocessable([_header_issue("string_too_short", text)])
         wait_sec = self.service.settings.result_wait_timeout_sec
-        try:
-            view = await self.service.wait(request.path_params["rollout_id"], token, wait_sec)
-        except UnknownRollout:
-            return problem(404, "unknown rollout_id")
-        except WrongLease:
-            return problem(403, "invalid polling lease")
+        view = await self.service.wait(request.path_params["rollout_id"], token, wait_sec)
         return Response(view.body or _unfinished(view), media_type="application/json")
 
 

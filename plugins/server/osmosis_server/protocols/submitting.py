@@ -91,14 +91,6 @@ class SubmittedProtocol(Protocol):
     def accepted(self, submission: Submission) -> Response:
         """The answer to a submission that was admitted, and to an equal one that comes again."""
 
-    def settle(self, submission: Submission, result: ExecutionResult) -> ExecutionResult:
-        """The result without the keys of its submission in its error text."""
-        text = result.err_message
-        for key in (submission.llm_api_key, submission.reply_key):
-            if text and key:
-                text = text.replace(key, "***")
-        return result if text == result.err_message else replace(result, err_message=text)
-
 
 class OneSampleProtocol(SubmittedProtocol):
     """A protocol that carries one sample: several are a failure that names them.
@@ -108,7 +100,6 @@ class OneSampleProtocol(SubmittedProtocol):
 
     def settle(self, submission: Submission, result: ExecutionResult) -> ExecutionResult:
         """The result, or the failure that says which samples there are."""
-        result = super().settle(submission, result)
         ids = [sample_id for sample_id, sample in result.samples.items() if sample.trainable]
         if len(ids) <= 1 or result.status is not RolloutStatus.SUCCESS:
             return result

@@ -178,16 +178,10 @@ async def serving(app):
         while not server.started:
             assert not task.done(), "the server did not start"
             await asyncio.sleep(0.005)
-        yield "http://127.0.0.1:%d" % listener.getsockname()[1]
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         await task
-
-
-@pytest.fixture
-def settings():
-    """Of the server; a test may add to them through `parametrize`."""
-    return {}
 
 
 @pytest.fixture
@@ -220,6 +214,6 @@ async def receiver():
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    taking.origin = "http://127.0.0.1:%d" % runner.addresses[0][1]
+    taking.origin = f"http://127.0.0.1:{runner.addresses[0][1]}"
     yield taking
     await runner.cleanup()

@@ -15,20 +15,20 @@ MULTI, SINGLE = "multi-sample", "single-sample"
 
 
 @pytest.fixture(params=[MULTI, SINGLE])
-async def controller(request, serve):
+async def controller(request, receiver, serve):
     async with serve(callback_protocol=request.param) as controller:
         controller.protocol = request.param
         yield controller
 
 
 @pytest.fixture
-async def multi(serve):
+async def multi(receiver, serve):
     async with serve(callback_protocol=MULTI) as controller:
         yield controller
 
 
 @pytest.fixture
-async def single(serve):
+async def single(receiver, serve):
     async with serve(callback_protocol=SINGLE) as controller:
         yield controller
 
@@ -100,7 +100,7 @@ class TestAdmission:
         answer = await controller.submit(controller.body("speak", **receiver.urls()))
         assert (answer.status, answer.body) == (409, {"detail": "rollout_id is already registered"})
 
-    async def test_429_says_when_to_come_again(self, serve, receiver):
+    async def test_429_says_when_to_come_again(self, receiver, serve):
         async with serve(max_pending=1) as controller:
             await controller.submit(controller.body("sleep", "r-1", **receiver.urls()))
             answer = await controller.submit(controller.body("sleep", "r-2", **receiver.urls()))
@@ -139,7 +139,9 @@ class TestCompletion:
         )
 
     async def test_timeout_has_its_category(self, controller, receiver):
-        await controller.submit(controller.body("sleep", agent_timeout_sec=0.05, **receiver.urls()))
+        await controller.submit(
+            controller.body("sleep", agent_timeout_sec=0.05, **receiver.urls())
+        )
         assert (await receiver.wait("/completion"))["err_category"] == "timeout"
 
     @pytest.mark.parametrize(("key", "header"), [("cb-key", "Bearer cb-key"), (None, None)])
@@ -191,7 +193,7 @@ class TestGrader:
             "reward": 0.5,
             "remove_sample": False,
             "metrics": {"odd": 1.0},
-            "extra_fields": {},
+            "extra_fields": {"agent_name": "b"},
         }
         assert list(samples) == ["a", "b"]
 
@@ -212,9 +214,7 @@ class TestGrader:
             "err_category": None,
         }
 
-    async def test_single_sample_with_several_is_a_failure_in_both_callbacks(
-        self, single, receiver
-    ):
+    async def test_single_sample_with_several_is_a_failure_in_both_callbacks(self, single, receiver):
         await single.submit(single.body("samples a,b", **receiver.urls()))
         for path in ("/completion", "/grader"):
             got = await receiver.wait(path)
@@ -270,9 +270,7 @@ class TestGrader:
     async def test_helpers_are_marked_as_removed(self, multi, receiver):
         await multi.submit(multi.body("samples a,helper", **receiver.urls()))
         samples = (await receiver.wait("/grader"))["samples"]
-        marks = {
-            name: (sample["remove_sample"], sample["reward"]) for name, sample in samples.items()
-        }
+        marks = {name: (sample["remove_sample"], sample["reward"]) for name, sample in samples.items()}
         assert marks == {"a": (False, 0.5), "helper": (True, None)}
 
 
@@ -322,7 +320,7 @@ class TestPolicy:
         ],
     )
     async def test_agents_call_it_with_the_key_of_their_protocol(
-        self, serve, receiver, tmp_path, protocol, keys, wanted
+        self, receiver, serve, tmp_path, protocol, keys, wanted
     ):
         is_polling = protocol == "polling"
         mode = {} if is_polling else {"callback_protocol": protocol}

@@ -59,13 +59,7 @@ class TestStatus:
 class TestCancel:
     @pytest.mark.parametrize(
         "selector",
-        [
-            {},
-            {"all": False},
-            {"ids": None},
-            {"all": True, "prefix": "a"},
-            {"ids": [], "prefix": ""},
-        ],
+        [{}, {"all": False}, {"ids": None}, {"all": True, "prefix": "a"}, {"ids": [], "prefix": ""}],
     )
     async def test_422_unless_there_is_exactly_one_selector(self, serve, selector):
         async with serve() as controller:
@@ -91,12 +85,15 @@ class TestCancel:
             answer = await controller.cancel(ids=["r-4"])
         assert answer.body == {"dispositions": {"r-4": "cancelled_queued"}}
 
-    @pytest.mark.parametrize("selector", [{"all": True}, {"prefix": ""}, {"prefix": "r-"}])
-    async def test_finished_rollouts_are_not_found(self, serve, selector):
+    @pytest.mark.parametrize("selector", [{"ids": ["r-1"]}, {"all": True}, {"prefix": "r-"}])
+    async def test_finished_rollout_is_not_cancelled(self, serve, selector):
         async with serve() as controller:
-            await controller.result(await controller.lease())
+            token = await controller.lease()
+            await controller.result(token)
             answer = await controller.cancel(**selector)
-        assert answer.body == {"dispositions": {"r-1": "not_found"}}
+            assert (await controller.result(token))["status"] == "success"
+        wanted = {"r-1": "not_found"} if "ids" in selector else {}
+        assert answer.body == {"dispositions": wanted}
 
     async def test_prefix_takes_its_own_only(self, serve):
         async with serve() as controller:
@@ -155,7 +152,7 @@ class TestKey:
             create_rollout_server(backend=LocalBackend(workflow=Idle), api_key=key)
 
 
-async def test_unlisted_hosts_are_refused(serve, receiver):
+async def test_unlisted_hosts_are_refused(receiver, serve):
     async with serve(allow_hosts=["127.0.0.1"]) as controller:
         assert (await controller.submit(controller.body(**receiver.urls()))).status == 200
         body = controller.body(rollout_id="r-2", completion_callback_url="http://10.0.0.1/")
@@ -188,9 +185,7 @@ async def test_lifespan_of_the_user_is_around_every_rollout(serve):
     assert seen == ["begin", "end"]
 
 
-@pytest.mark.parametrize(
-    "rollout_id", ["a b", "a%2Fb", "ä-鍵", "a?b#c", "a\\u2028b", "%", "x" * 256]
-)
+@pytest.mark.parametrize("rollout_id", ["a b", "a%2Fb", "ä-鍵", "a?b#c", "%", "x" * 256])
 async def test_any_single_segment_is_an_id(serve, rollout_id):
     from urllib.parse import quote
 
