@@ -194,7 +194,7 @@ async def test_the_document_says_whose_it_is(roll_out, saved):
 async def test_several_samples_have_a_file_each(roll_out, saved):
     asks = [{"sample": name, "messages": PROMPT} for name in ("a b", "c")]
     files = await saved(await roll_out(Asks, "5", prompt=asks))
-    assert sorted(files) == ["diagnostics.json", "trajectory-a%20b.json", "trajectory-c.json"]
+    assert sorted(files) == ["trajectory-a%20b.json", "trajectory-c.json"]
     document = files["trajectory-c.json"]
     assert (document["session_id"], document["trajectory_id"]) == ("r 1", "r 1:c")
 
@@ -301,10 +301,14 @@ async def test_keys_are_blotted_out(saved, tmp_path):
     assert "my key is [redacted]" in (tmp_path / "r 1/trajectory.json").read_text()
 
 
-async def test_a_rollout_without_samples_has_diagnostics_only(saved):
-    files = await saved(ok(queued_sec=0.5))
-    assert list(files) == ["diagnostics.json"]
-    assert files["diagnostics.json"]["extra_fields"] == {"queued_sec": 0.5}
+async def test_diagnostics_are_what_a_backend_or_a_workflow_says(saved):
+    assert await saved(ok(queued_sec=0.5)) == {}
+    files = await saved(ok(queued_sec=0.5, info={"tries": 2}))
+    assert files["diagnostics.json"] == {
+        "rollout_id": "r 1",
+        "status": "success",
+        "extra_fields": {"queued_sec": 0.5, "info": {"tries": 2}},
+    }
 
 
 def report(*calls, key="main", **final):

@@ -6,20 +6,17 @@ import asyncio
 import copy
 import json
 import logging
-import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import pydantic_core
-
-from osmosis_core import ExecutionRequest, ExecutionResult
+from osmosis_core import ExecutionRequest, ExecutionResult, RolloutStatus
 from osmosis_server.artifacts import Trimmed, enforce_limits, rollout_dir
 from osmosis_server.observer import ServiceObserver
 from osmosis_server.submissions import Submission
@@ -30,6 +27,7 @@ from osmosis_server.trajectory.document import (
     documents,
     read_report,
 )
+from osmosis_server.trajectory.writing import write_json
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +35,7 @@ _BACKLOG = 1_000
 _COMPLAIN_EVERY_SEC = 10.0
 _MIN_SECRET = 8
 _REMEMBERED = 256
+_TIMES = {"queued_sec", "duration_sec", "grading_sec"}
 
 
 class RolloutFiles(ServiceObserver):
@@ -122,19 +121,21 @@ class RolloutFiles(ServiceObserver):
     def _save(self, submission: Submission, result: ExecutionResult) -> None:
         request = submission.request
         directory = rollout_dir(self._root, request.id)
-        trimmed = enforce_limits(directory / "artifacts", *self._limits)
+        artifacts = directory / "artifacts"
+        is_new = self._has_documents and _made_directory(directory)
+        trimmed = Trimmed() if is_new else enforce_limits(artifacts, *self._limits)
         if not trimmed.is_whole:
             logger.warning("artifacts of rollout %s: %s", request.id, _told(trimmed))
         if not self._has_documents:
             return
-        directory.mkdir(parents=True, exist_ok=True)
         keys = (submission.llm_api_key, submission.reply_key)
         secrets = [key.encode() for key in keys if key and len(key) >= _MIN_SECRET]
-        _write(directory / "diagnostics.json", _diagnostics(request, result, trimmed), secrets)
         made = _Made(documents(request, result), secrets)
         report = self._reports.pop(request.id, None)
         if report is not None:
             made = self._reported(request.id, made, report)
+        if diagnostics := _diagnostics(request, result, trimmed):
+            made.documents["diagnostics.json"] = diagnostics
         made.write(directory)
 
     def _add_report(self, rollout_id: str, trajectory: Any) -> None:
@@ -166,7 +167,7 @@ class _Made:
 
     def write(self, directory: Path) -> None:
         for name, document in self.documents.items():
-            _write(directory / name, document, self.secrets)
+            write_json(directory / name, document, self.secrets)
 
 
 def _remember[T](kept: OrderedDict[str, T], rollout_id: str, value: T) -> None:
@@ -182,67 +183,25 @@ def _told(trimmed: Trimmed) -> str:
     )
 
 
-def _diagnostics(
-    request: ExecutionRequest, result: ExecutionResult, trimmed: Trimmed
-) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "rollout_id": request.id,
-        "status": result.status,
+def _diagnostics(request: ExecutionRequest, result: ExecutionResult, trimmed: Trimmed) -> Document:
+    """What is worth knowing beside the samples; nothing where all went well."""
+    found: Document = {
         "err_message": result.err_message,
         "err_category": result.err_category,
-        "extra_fields": result.extra_fields,
+        "extra_fields": result.extra_fields if result.extra_fields.keys() - _TIMES else None,
         "artifacts": None if trimmed.is_whole else _told(trimmed),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    known = {name: value for name, value in found.items() if value is not None}
+    if not known and result.status is RolloutStatus.SUCCESS:
+        return {}
+    known.setdefault("extra_fields", result.extra_fields)
+    return {"rollout_id": request.id, "status": result.status, **known}
 
 
-def _write(path: Path, document: Document, secrets: Sequence[bytes]) -> None:
-    """Write a document beside its place, step by step, then put it there."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+def _made_directory(path: Path) -> bool:
+    """Make a directory; False when there is one."""
     try:
-        with _created(draft) as file:
-            for part in _parts(document):
-                for secret in secrets:
-                    part = part.replace(secret, b"[redacted]")
-                file.write(part)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-
-
-def _created(path: Path) -> BinaryIO:
-    """A new file, never one that lies there already or that a link there points to."""
-    try:
-        return path.open("xb")
+        path.mkdir(parents=True)
     except FileExistsError:
-        path.unlink()
-        return path.open("xb")
-
-
-def _parts(document: Document) -> Generator[bytes]:
-    """A document as JSON; each step on its own, so that none keeps the interpreter for long."""
-    rest = {name: value for name, value in document.items() if name != "steps"}
-    if "steps" not in document:
-        yield _json(rest)
-        return
-    yield _json(rest)[:-1] + b',"steps":['
-    for position, step in enumerate(document["steps"]):
-        yield b"," * (position > 0) + _json(step)
-    yield b"]}"
-
-
-def _json(value: Any) -> bytes:
-    """JSON of whatever users put into samples; numbers that are not finite are null."""
-    try:
-        return pydantic_core.to_json(value, inf_nan_mode="null", fallback=_plain)
-    except ValueError:  # surrogates, which only escapes can write
-        plain = pydantic_core.to_jsonable_python(value, inf_nan_mode="null", fallback=_plain)
-        return json.dumps(plain).encode()
-
-
-def _plain(value: Any) -> Any:
-    """Arrays and numbers of NumPy and its like, packed sequences, and anything else as text."""
-    if callable(to_list := getattr(value, "tolist", None)):
-        return to_list()
-    return list(value) if isinstance(value, Sequence) else str(value)  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
+        return False
+    return True
