@@ -37,6 +37,11 @@ class Rollout:
         if name != "completion":
             self.over.set()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its end was told."""
+        return bool(self.told["result"] or self.told["grader"])
+
     def terminal(self) -> dict:
         """How it ended, as it was first told."""
         (body, *_) = self.told["result"] or self.told["grader"]
@@ -102,7 +107,7 @@ class Listener:
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
-        self.origin = "http://127.0.0.1:%d" % self._runner.addresses[0][1]
+        self.origin = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:

@@ -13,19 +13,16 @@ import random
 import sys
 from pathlib import Path
 
-import httpx2
-from openai import AsyncOpenAI
-from osmosis_server.serving import listen, serve
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from osmosis_core import AgentWorkflow, AgentWorkflowConfig, Grader, LocalBackend
-from osmosis_core.policy import BASE_URL, MODEL, agent_scope, async_client
+from osmosis_core.policy import MODEL, WireRequest, agent_scope, exchange
 from osmosis_server import ServerSettings, create_rollout_server
 from osmosis_server.logs import configure_logs
+from osmosis_server.serving import listen, serve
 
 CONCURRENT = 24
-SDK = AsyncOpenAI(base_url=BASE_URL, http_client=async_client(httpx2), api_key="-", max_retries=0)
 
 
 class Scripted(AgentWorkflow):
@@ -36,10 +33,18 @@ class Scripted(AgentWorkflow):
         for agent in script["agents"]:
             with agent_scope(agent):
                 for _ in range(script["calls"]):
-                    await SDK.chat.completions.create(model=MODEL, messages=ctx.prompt)
+                    await ask(ctx.prompt)
                     await asyncio.sleep(script["pause_sec"])
         if script["fails"]:
             raise ValueError("as its script says")
+
+
+async def ask(messages):
+    body = json.dumps({"model": MODEL, "messages": messages}).encode()
+    headers = {"content-type": "application/json"}
+    answer = await exchange(WireRequest("POST", "/chat/completions", headers, body))
+    if answer.status != 200:
+        raise RuntimeError(answer.body.decode())
 
 
 class Audited(Grader):
