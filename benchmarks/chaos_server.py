@@ -87,7 +87,9 @@ def main():
     )
     app = create_rollout_server(backend=backend, settings=settings)
     app.router.routes.append(Route("/chaos", chaos))
-    raise SystemExit(serve(app, listen("127.0.0.1", int(port), has_key=False, is_insecure=False)))
+    raise SystemExit(
+        serve(app, listen("127.0.0.1", int(port), has_key=False, is_insecure=False), lambda: None)
+    )
 
 
 if __name__ == "__main__":

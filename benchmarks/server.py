@@ -24,6 +24,9 @@ SECONDS = 8
 CLIENTS = 64
 MANY_CLIENTS = 500
 START_SEC = 60.0
+ALONE = {"OSMOSIS_DISABLED_PLUGINS": "call-log,loop-watch"}
+"""A server is installed without them, and they watch every rollout."""
+
 
 
 def install_peer() -> bool:
@@ -49,7 +52,7 @@ class Server:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        env = {**os.environ, "_OSMOSIS_ROLLOUT_ARTIFACT_ROOT": self.directory}
+        env = {**os.environ, "_OSMOSIS_ROLLOUT_ARTIFACT_ROOT": self.directory, **ALONE}
         script = str(HERE / "server_app.py")
         command = [PYTHON[self.kind], script, self.kind, self.workflow, str(self.port)]
         began = time.perf_counter()

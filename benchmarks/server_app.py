@@ -161,7 +161,9 @@ def main():
         from osmosis_server.serving import listen, serve
 
         raise SystemExit(
-            serve(app, listen("127.0.0.1", int(port), has_key=False, is_insecure=False))
+            serve(
+                app, listen("127.0.0.1", int(port), has_key=False, is_insecure=False), lambda: None
+            )
         )
     uvicorn.run(app, port=int(port), access_log=False, log_level="error", backlog=2048)
 

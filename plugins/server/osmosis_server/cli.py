@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
@@ -26,16 +27,15 @@ _COUNT = click.IntRange(min=1)
 def _setting_options[F: Callable[..., Any]](command: F) -> F:
     """An option, and a variable `OSMOSIS_SERVER_<NAME>`, for each field of ServerSettings."""
     for name, field in reversed(ServerSettings.model_fields.items()):
-        many = get_origin(field.annotation) is tuple
+        many, switch = get_origin(field.annotation) is tuple, isinstance(field.default, bool)
         flag = "allow-host" if many else name.replace("_", "-")
-        flags = f"--{flag}/--no-{flag}" if field.annotation is bool else f"--{flag}"
         text = " ".join((field.description or "").split()).partition("; ")[0].partition(". ")[0]
-        shown = "" if many else f" ({field.default})"
+        shown = "" if many or switch else f" ({field.default})"
         option = click.option(
-            flags,
+            f"--{flag}/--no-{flag}" if switch else f"--{flag}",
             name,
+            type=None if switch else _option_type(field),
             default=None,
-            type=_option_type(field),
             multiple=many,
             envvar=f"OSMOSIS_SERVER_{name.upper()}",
             help=f"{text.rstrip('.')}{shown}.",
@@ -44,18 +44,20 @@ def _setting_options[F: Callable[..., Any]](command: F) -> F:
     return command
 
 
-def _option_type(field: FieldInfo) -> click.ParamType[Any] | None:
+def _option_type(field: FieldInfo) -> click.ParamType[Any]:
     if get_origin(field.annotation) is Literal:
         return click.Choice(get_args(field.annotation))
-    known: dict[object, click.ParamType[Any]]
-    known = {bool: click.BOOL, int: click.INT, float: click.FLOAT}
-    return known.get(type(field.default), click.STRING)
+    if isinstance(field.default, int):
+        return click.INT
+    return click.FLOAT if isinstance(field.default, float) else click.STRING
 
 
 @click.command()
 @click.argument("target", required=False)
 @click.option("-m", "--module", "option", help="TARGET, in the documented form.")
-@click.option("--host", default="127.0.0.1", envvar="OSMOSIS_SERVER_HOST", help="(127.0.0.1)")
+@click.option(
+    "--host", default="127.0.0.1", envvar="OSMOSIS_SERVER_HOST", help="Address (127.0.0.1)."
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -117,8 +119,8 @@ def serve(
         from osmosis_server.app import create_rollout_server
 
         app = create_rollout_server(backend=runs, api_key=key, settings=limits)
-        _say(origin_of(listener), limits, key, is_fresh=generate_key)
-        raise SystemExit(run(app, listener))
+        said = partial(_say, origin_of(listener), limits, key, is_fresh=generate_key)
+        raise SystemExit(run(app, listener, said))
 
 
 def _api_key(given: str | None, file: Path | None, *, is_generated: bool) -> str | None:
@@ -135,7 +137,7 @@ def _api_key(given: str | None, file: Path | None, *, is_generated: bool) -> str
 
 
 def _settings(given: dict[str, Any]) -> ServerSettings:
-    named = {name: value for name, value in given.items() if value not in (None, ())}
+    named = {name: value for name, value in given.items() if value not in (None, (), False)}
     try:
         return ServerSettings(**named)
     except ValidationError as error:
