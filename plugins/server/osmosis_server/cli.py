@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 from pydantic import ValidationError
@@ -17,6 +17,9 @@ from osmosis_core.cli import one_target
 from osmosis_core.errors import describe
 from osmosis_server.settings import ServerSettings
 
+if TYPE_CHECKING:
+    from osmosis_server.logs import LogFormat
+
 _KEY_ENV = "OSMOSIS_SERVER_API_KEY"
 _COUNT = click.IntRange(min=1)
 
@@ -25,14 +28,14 @@ def _setting_options[F: Callable[..., Any]](command: F) -> F:
     """An option, and a variable `OSMOSIS_SERVER_<NAME>`, for each field of ServerSettings."""
     for name, field in reversed(ServerSettings.model_fields.items()):
         many, switch = get_origin(field.annotation) is tuple, isinstance(field.default, bool)
+        flag = "allow-host" if many else name.replace("_", "-")
         text = " ".join((field.description or "").split()).partition("; ")[0].partition(". ")[0]
         shown = "" if many or switch else f" ({field.default})"
         option = click.option(
-            "--allow-host" if many else f"--{name.replace('_', '-')}",
+            f"--{flag}/--no-{flag}" if switch else f"--{flag}",
             name,
             type=None if switch else _option_type(field),
-            is_flag=switch,
-            default=False if switch else None,
+            default=None,
             multiple=many,
             envvar=f"OSMOSIS_SERVER_{name.upper()}",
             help=f"{text.rstrip('.')}{shown}.",
@@ -74,6 +77,13 @@ def _option_type(field: FieldInfo) -> click.ParamType[Any]:
     "--api-key-file", type=click.Path(path_type=Path, dir_okay=False), help="File with the key."
 )
 @click.option("--generate-key", is_flag=True, help="Make a key and print it once, on stderr.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    envvar="OSMOSIS_SERVER_LOG_FORMAT",
+    help="How logs are written on stderr (text).",
+)
 @click.option("--insecure", is_flag=True, help="Listen beyond loopback without a key.")
 @_setting_options
 def serve(
@@ -87,6 +97,7 @@ def serve(
     api_key: str | None,
     api_key_file: Path | None,
     generate_key: bool,
+    log_format: LogFormat,
     insecure: bool,
     **settings: Any,
 ) -> None:
@@ -98,9 +109,11 @@ def serve(
     chosen = one_target(target, option)
     key = _api_key(api_key, api_key_file, is_generated=generate_key)
     limits = _settings(settings)
+    from osmosis_server.logs import configure_logs
     from osmosis_server.serving import listen, origin_of
     from osmosis_server.serving import serve as run
 
+    configure_logs(log_format, secrets=[key])
     with listen(host, port, has_key=key is not None, is_insecure=insecure) as listener:
         runs = _backend(chosen, backend, concurrency, artifacts)
         from osmosis_server.app import create_rollout_server
