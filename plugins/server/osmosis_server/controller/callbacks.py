@@ -17,6 +17,7 @@ from osmosis_core import (
     RolloutStatus,
 )
 from osmosis_server.controller.modes import Mode
+from osmosis_server.controller.operations import health_of, takes_repetitions
 from osmosis_server.controller.results import read_result
 from osmosis_server.controller.rollouts import Rollout
 from osmosis_server.controller.servers import Answer, Json, Lost, Server, Unsent
@@ -24,7 +25,7 @@ from osmosis_server.controller.servers import Answer, Json, Lost, Server, Unsent
 _SETTLE_SEC = 5.0
 """How long the grader's callback may follow that of a failed workflow."""
 _ASK_SEC = 0.5
-_STATUS_TIMEOUT_SEC = 5.0
+_ASKED_SEC = 5.0
 
 
 class Callbacks(Mode):
@@ -61,9 +62,12 @@ class Callbacks(Mode):
             )
 
     async def recover(self, rollout: Rollout, server: Server, reason: str) -> None:
-        """Wait for a sign of life: a call of it, or a status; servers may run repetitions twice."""
+        """Wait for a sign of life: a call of it, or a status.
+
+        Only servers that are known to run no repetition twice are sent the same submission again.
+        """
         until = time.monotonic() + self.wire.limits.lost_answer_sec
-        while not (rollout.is_heard or await self._is_known(rollout, server)):
+        while not (rollout.is_heard or await self._is_there(rollout, server)):
             if time.monotonic() >= until:
                 raise BackendError(
                     f"{server.url} may have the rollout, but its answer was lost ({reason}), and "
@@ -71,17 +75,20 @@ class Callbacks(Mode):
                     category=RolloutErrorCategory.HTTP_ERROR,
                 )
             await asyncio.sleep(_ASK_SEC)
+        rollout.is_accepted = True
 
-    async def _is_known(self, rollout: Rollout, server: Server) -> bool:
+    async def _is_there(self, rollout: Rollout, server: Server) -> bool:
         path = f"/rollout/{quote(rollout.request.id, safe='')}/status"
         try:
-            answer = await server.ask(
-                self.wire.session, "GET", path, timeout_sec=_STATUS_TIMEOUT_SEC
-            )
+            answer = await server.ask(self.wire.session, "GET", path, timeout_sec=_ASKED_SEC)
+            if answer.status == 200 and answer.object.get("status") not in (None, "unknown"):
+                return True
+            if not takes_repetitions(await health_of(self.wire.session, server)):
+                return False
+            again = await self.submit(rollout, server, self.encoded(rollout))
         except (Unsent, Lost):
             return False
-        status = answer.object.get("status")
-        return answer.status == 200 and status not in (None, "unknown")
+        return again.status == self.accepts
 
     async def follow(self, rollout: Rollout) -> ExecutionResult:
         """Wait for the callback that ends the rollout."""

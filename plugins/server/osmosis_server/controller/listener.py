@@ -32,7 +32,7 @@ class Listener:
         self._registry, self._receiver = registry, receiver
         self._policy = create_app(self._admit)
         listener = listen(listen_at.host, listen_at.port, allow_remote=True)
-        self._thread = ServerThread(self._serve, listener)
+        self._thread = ServerThread(self, listener)
         self.url = (listen_at.public_url or self._thread.origin).rstrip("/")
 
     def base_url(self, rollout_id: str = "") -> str:
@@ -52,7 +52,8 @@ class Listener:
         """Stop listening."""
         await asyncio.to_thread(self._thread.stop)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take one request: a callback, or a policy call in any dialect of the gateway."""
         path: str = scope.get("raw_path", b"").decode("ascii", "replace")
         name, _, rest = path.removeprefix(_BELOW).partition("/")
         if not path.startswith(_BELOW):

@@ -37,6 +37,11 @@ def is_well(health: Json) -> bool:
     return health.get("status") not in ("unreachable", "refused")
 
 
+def takes_repetitions(health: Json) -> bool:
+    """True for servers of osmosis-server: they can be paused, and run no submission twice."""
+    return "paused" in (health.get("lifecycle") or {})
+
+
 async def cancel_at(session: aiohttp.ClientSession, server: Server, rollout_id: str) -> None:
     """Ask a server to cancel a rollout; those of osmosis-ai 0.2.x cannot."""
     body = json.dumps({"ids": [rollout_id]}).encode()
