@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from osmosis_core.hookspecs import ProtocolFactory, Register, hookimpl
+from osmosis_core.hookspecs import BackendFactory, ProtocolFactory, Register, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -19,11 +19,23 @@ def osmosis_register_commands(cli: click.Group) -> None:
 
 
 @hookimpl
+def osmosis_register_backends(register: Register[BackendFactory]) -> None:
+    """The backend whose rollouts run on rollout servers."""
+    register("server", _server_backend)
+
+
+@hookimpl
 def osmosis_register_protocols(register: Register[ProtocolFactory]) -> None:
     """The three protocols of the published SDK that share `POST /rollout`."""
     register("multi-sample", _multi_sample)
     register("single-sample", _single_sample)
     register("polling", _polling)
+
+
+def _server_backend(**options: Any) -> Any:
+    from osmosis_server.controller.backend import ServerBackend
+
+    return ServerBackend(**options)
 
 
 def _multi_sample(service: Any) -> Any:

@@ -2,6 +2,6 @@
 
 from osmosis_server.controller.backend import ServerBackend
 from osmosis_server.controller.client import ControllerClient
-from osmosis_server.controller.limits import Limits, Listen
+from osmosis_server.controller.limits import ControllerLimits, Listen
 
-__all__ = ["ControllerClient", "Limits", "Listen", "ServerBackend"]
+__all__ = ["ControllerClient", "ControllerLimits", "Listen", "ServerBackend"]

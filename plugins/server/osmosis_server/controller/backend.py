@@ -18,11 +18,11 @@ from osmosis_core import (
 from osmosis_core.backend import CancelDisposition
 from osmosis_core.plugins import get_plugins
 from osmosis_server.controller.client import ControllerClient
-from osmosis_server.controller.limits import Limits, Listen
+from osmosis_server.controller.limits import ControllerLimits, Listen
 from osmosis_server.controller.modes import ProtocolName
 from osmosis_server.controller.rollouts import Rollout, result_of
 
-_DEFAULT_LIMITS = Limits()
+_DEFAULT_LIMITS = ControllerLimits()
 _DEFAULT_LISTEN = Listen()
 
 
@@ -42,7 +42,7 @@ class ServerBackend(ExecutionBackend):
         servers: str | Sequence[str] = (),
         protocol: ProtocolName = "polling",
         api_key: str | None = None,
-        limits: Limits = _DEFAULT_LIMITS,
+        limits: ControllerLimits = _DEFAULT_LIMITS,
         listen: Listen = _DEFAULT_LISTEN,
         max_concurrent: int | None = None,
         **program: Any,

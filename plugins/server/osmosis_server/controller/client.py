@@ -31,7 +31,7 @@ from osmosis_core.execution import failed
 from osmosis_core.hookspecs import PolicyEndpoint
 from osmosis_core.plugins import get_plugins
 from osmosis_server.controller.flow import flow
-from osmosis_server.controller.limits import Limits, Listen
+from osmosis_server.controller.limits import ControllerLimits, Listen
 from osmosis_server.controller.listener import Listener
 from osmosis_server.controller.modes import Mode, ProtocolName, Wire
 from osmosis_server.controller.multi_sample import MultiSample
@@ -48,7 +48,7 @@ type Policy = str | PolicyEndpoint | AbstractAsyncContextManager[PolicyEndpoint]
 _MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Polling, SingleSample, MultiSample)}
 _NO_KEY = "-"
 """Sent to a policy without a key, so that none is taken from the environment."""
-_DEFAULT_LIMITS = Limits()
+_DEFAULT_LIMITS = ControllerLimits()
 _DEFAULT_LISTEN = Listen()
 _DEFAULT_WIRE = WireOptions()
 _CLOSE_SEC = 5.0
@@ -85,7 +85,7 @@ class ControllerClient:
         *,
         protocol: ProtocolName = "polling",
         api_key: str | None = None,
-        limits: Limits = _DEFAULT_LIMITS,
+        limits: ControllerLimits = _DEFAULT_LIMITS,
         listen: Listen = _DEFAULT_LISTEN,
         wire: WireOptions = _DEFAULT_WIRE,
         record: Record | None = None,

@@ -10,8 +10,8 @@ from osmosis_core import ConfigError, ExecutionRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a `ControllerClient`; times in seconds.
+class ControllerLimits:
+    """ControllerLimits of a `ControllerClient`; times in seconds.
 
     Raises:
         ConfigError: a value is not above 0.

@@ -12,7 +12,7 @@ import aiohttp
 
 from osmosis_core import BackendError, ExecutionResult, RolloutErrorCategory
 from osmosis_core.errors import describe
-from osmosis_server.controller.limits import Limits
+from osmosis_server.controller.limits import ControllerLimits
 from osmosis_server.controller.rollouts import Keys, Rollout
 from osmosis_server.controller.servers import Answer, Json, Lost, Pool, Server, Unsent
 
@@ -34,7 +34,7 @@ class Wire:
     listener: Listener
     keys: Keys
     pool: Pool
-    limits: Limits
+    limits: ControllerLimits
 
 
 class Mode(ABC):

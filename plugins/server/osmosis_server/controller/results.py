@@ -75,8 +75,7 @@ async def with_calls(result: ExecutionResult, context: RolloutContext) -> Execut
     wire = await context.get_samples()
     samples: dict[str, RolloutSample] = {}
     for sample in result.samples.values():
-        if sample.id == _MAIN and len(wire) == 1 and len(result.samples) == 1:
-            sample.id = next(iter(wire))
+        sample.id = _id_on_wire(sample, wire)
         seen = wire.pop(sample.id, None)
         samples[sample.id] = sample if seen is None else _joined(sample, seen)
     is_graded = bool(samples) and result.status is RolloutStatus.SUCCESS
@@ -89,6 +88,14 @@ async def with_calls(result: ExecutionResult, context: RolloutContext) -> Execut
         result.err_category,
         result.extra_fields,
     )
+
+
+def _id_on_wire(sample: RolloutSample, wire: dict[str, RolloutSample]) -> str:
+    """Protocols with one sample do not name it; then its calls do, or its agent's name."""
+    if sample.id != _MAIN or sample.id in wire:
+        return sample.id
+    named = _key(str(sample.extra_fields.get("agent_name") or _MAIN))
+    return named if named in wire else next(iter(wire)) if len(wire) == 1 else _MAIN
 
 
 def _joined(sample: RolloutSample, seen: RolloutSample) -> RolloutSample:

@@ -14,10 +14,10 @@ from aiohttp import web
 
 from osmosis_core import ExecutionRequest
 from osmosis_core.testing import ScriptedPolicy
-from osmosis_server.controller import ControllerClient, Limits
+from osmosis_server.controller import ControllerClient, ControllerLimits
 
 PROMPT = [{"role": "user", "content": "6 * 7?"}]
-FAST = Limits(
+FAST = ControllerLimits(
     submit_timeout_sec=0.5, unreachable_sec=0.5, lost_answer_sec=0.6, grace_sec=5, max_in_flight=8
 )
 

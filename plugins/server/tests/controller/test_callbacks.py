@@ -243,12 +243,12 @@ async def test_ungraded_rollout_ends_with_its_completion(
 async def test_rollout_without_callbacks_ends_at_its_deadline_and_is_cancelled(
     serving, protocol, controller, asked
 ):
-    from osmosis_server.controller import Limits
+    from osmosis_server.controller import ControllerLimits
 
     async def script(body):
         pass
 
-    limits = Limits(grace_sec=0.1)
+    limits = ControllerLimits(grace_sec=0.1)
     async with controller(server := serving(script), protocol=protocol, limits=limits) as client:
         result = await client.rollout(asked(agent_timeout_sec=0.1, grader_timeout_sec=0.1))
     assert result.err_category is RolloutErrorCategory.TIMEOUT

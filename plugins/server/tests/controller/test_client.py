@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from osmosis_core import BackendError, RolloutStatus
-from osmosis_server.controller import ControllerClient, Limits
+from osmosis_server.controller import ControllerClient, ControllerLimits
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def test_requests_are_taken_only_as_results_are(serving, controller, asked
             go.set()
             yield asked(f"r-{i}")
 
-    async with controller(serving, limits=Limits(max_in_flight=4)) as client:
+    async with controller(serving, limits=ControllerLimits(max_in_flight=4)) as client:
         async with aclosing(client.rollouts(requests())) as results:
             for count in range(1, 21):
                 await anext(results)

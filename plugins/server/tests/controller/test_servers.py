@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from osmosis_core import BackendError, ConfigError, RolloutErrorCategory, RolloutStatus
-from osmosis_server.controller import ControllerClient, Limits, Listen
+from osmosis_server.controller import ControllerClient, ControllerLimits, Listen
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def test_busy_only_server_is_waited_for(retry_after, serving, controller, 
 
 async def test_wait_for_capacity_ends_at_its_limit(serving, controller, asked):
     server = await serving(busy(429, "60"))
-    async with controller(server, limits=Limits(admission_timeout_sec=0.2)) as client:
+    async with controller(server, limits=ControllerLimits(admission_timeout_sec=0.2)) as client:
         result = await client.rollout(asked())
     assert result.err_category is RolloutErrorCategory.TIMEOUT
     assert "no rollout server took it within 0.2 s" in result.err_message
@@ -97,7 +97,7 @@ async def test_server_that_is_gone_leaves_the_rollout_to_another(serving, nowher
 
 
 async def test_no_server_at_all_is_a_failure_that_names_the_last(nowhere, policy, asked):
-    limits = Limits(unreachable_sec=0.3)
+    limits = ControllerLimits(unreachable_sec=0.3)
     async with ControllerClient(nowhere, policy.endpoint, limits=limits) as client:
         result = await client.rollout(asked())
     assert result.err_category is RolloutErrorCategory.HTTP_ERROR and nowhere in result.err_message
