@@ -44,7 +44,7 @@ class Callbacks(Mode):
             "initial_messages": request.prompt,
             "label": request.label,
             "metadata": request.metadata,
-            "controller_api_key": self.wire.keys.callbacks(request.id),
+            "controller_api_key": self.wire.keys.callbacks(request.id, rollout.submission),
             "completion_callback_url": listener.callback_url(request.id, "completion"),
             "grader_callback_url": grader_url,
             "agent_timeout_sec": request.agent_timeout_sec,

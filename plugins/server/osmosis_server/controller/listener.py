@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from osmosis_gateway import Caller, Refusal, create_app
-from osmosis_gateway.admission import check_key
 from osmosis_gateway.serving import ServerThread, listen
 from osmosis_server.controller.receiver import KINDS, Receiver
 
@@ -70,12 +69,13 @@ class Listener:
         """Whose policy call it is, by URL (0.3.x) or by headers (0.2.x)."""
         named = request.headers.get("x-rollout-id", "")
         rollout_id: str = request.path_params.get("rollout") or self._registry.id_in_header(named)
-        check_key(request, self._registry.keys.policy(rollout_id))
+        keys = self._registry.keys
+        submission = keys.check(request, rollout_id, keys.policy)
         if named and rollout_id not in (named, unquote(named)):
             raise Refusal(422, "x-rollout-id names another rollout than the URL")
-        rollout = self._registry.get(rollout_id)
+        rollout = self._registry.get(rollout_id, submission)
         if rollout is None:
-            has_ended = self._registry.has_ended(rollout_id)
-            raise Refusal(410 if has_ended else 404, f"rollout {rollout_id!r} is not under way")
+            status = 410 if self._registry.knows(rollout_id) else 404
+            raise Refusal(status, f"rollout {rollout_id!r} is not under way")
         rollout.is_heard = True
         return Caller(rollout.context, in_flight=rollout.in_flight)

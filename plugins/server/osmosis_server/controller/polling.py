@@ -61,7 +61,7 @@ class Polling(Mode):
             "label": request.label,
             "metadata": request.metadata,
             "chat_completions_url": self.wire.listener.base_url(request.id),
-            "llm_api_key": self.wire.keys.policy(request.id),
+            "llm_api_key": self.wire.keys.policy(request.id, rollout.submission),
             "grade": request.grade,
             "agent_timeout_sec": request.agent_timeout_sec,
             "grader_timeout_sec": request.grader_timeout_sec,

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
-from osmosis_core import ExecutionRequest, ExecutionResult, PolicyCall
+from osmosis_core import ExecutionRequest, ExecutionResult
 from osmosis_gateway import Refusal
-from osmosis_gateway.admission import check_key
 from osmosis_server.controller.callbacks import Callbacks, call_report
 from osmosis_server.controller.rollouts import Acknowledged, Registry, digest
 from osmosis_server.controller.servers import Json
@@ -42,9 +41,10 @@ class Receiver:
         """Answer one callback; a record that raises makes it 500, so that its server repeats it."""
         rollout_id: str = request.path_params["rollout"]
         try:
-            check_key(request, self._registry.keys.callbacks(rollout_id))
+            keys = self._registry.keys
+            submission = keys.check(request, rollout_id, keys.callbacks)
             body, result = await self._read(request, rollout_id, kind)
-            taking = self._take(rollout_id, kind, body, result)
+            taking = self._take(rollout_id, submission, kind, body, result)
             taken = asyncio.run_coroutine_threadsafe(taking, self._loop)
             return JSONResponse(await asyncio.wrap_future(taken))
         except Refusal as refusal:
@@ -73,23 +73,26 @@ class Receiver:
         except ValueError as error:
             raise Refusal(422, f"{kind} callback: {error}") from error
 
-    async def _take(self, rollout_id: str, kind: str, body: Json, result: ExecutionResult) -> Json:
-        taken = self._registry.acknowledged(rollout_id)
-        if taken is None:
+    async def _take(
+        self, rollout_id: str, submission: str, kind: str, body: Json, result: ExecutionResult
+    ) -> Json:
+        if not self._registry.knows(rollout_id):
             raise Refusal(404, "unknown rollout_id")
+        taken = self._registry.acknowledged(rollout_id, submission)
         known, is_new = taken.get(kind), digest(body)
         if known is not None:
             if known.digest != is_new:
                 _log.warning("rollout %r: a %s callback unlike the first", rollout_id, kind)
             return known.body
-        rollout, calls = self._registry.get(rollout_id), list[PolicyCall]()
+        rollout = self._registry.get(rollout_id, submission)
         if rollout is None:
             _log.warning("rollout %r: its %s callback came after its end", rollout_id, kind)
         elif isinstance(self.mode, Callbacks):
             rollout.is_heard = True
             await self.mode.called(rollout, kind, result)
-            calls = list(rollout.context.calls) if self._reports_calls else calls
-        answer: Json = {"ok": True, **({"trajectory": call_report(calls)} if calls else {})}
+        answer: Json = {"ok": True}
+        if rollout is not None and self._reports_calls:
+            answer["trajectory"] = call_report(rollout.context.calls)
         return taken.setdefault(kind, Acknowledged(is_new, answer)).body
 
 

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+from starlette.requests import Request
+
 from osmosis_core import (
     BackendError,
     ExecutionRequest,
@@ -22,6 +24,7 @@ from osmosis_core import (
 )
 from osmosis_core.execution import Cutoff
 from osmosis_gateway import InFlight
+from osmosis_gateway.admission import check_key, key_of
 from osmosis_server.controller.results import with_calls
 from osmosis_server.controller.servers import Json, Server
 
@@ -48,6 +51,8 @@ class Rollout:
     context: RolloutContext
     """Its policy, and the record of its calls."""
     record: Record | None = None
+    submission: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Tells it from an earlier rollout with its id, which a server may still run."""
     in_flight: InFlight = field(default_factory=InFlight)
     cutoff: Cutoff = field(default_factory=Cutoff)
     server: Server | None = None
@@ -94,23 +99,32 @@ def result_of(rollout: Rollout) -> ExecutionResult:
 
 
 class Keys:
-    """Bearer keys, of each rollout its own; all follow from one random secret."""
+    """Bearer keys that hold for one submission of one rollout; all follow from a random secret.
+
+    Where a protocol has one key, that of the callbacks is the policy's too.
+    """
 
     def __init__(self, *, has_one_key: bool) -> None:
         self._secret = secrets.token_bytes(32)
-        self._has_one_key = has_one_key
+        self._policy = "callbacks" if has_one_key else "policy"
 
-    def callbacks(self, rollout_id: str) -> str:
+    def callbacks(self, rollout_id: str, submission: str) -> str:
         """The key of a rollout's callbacks."""
-        return self._key("callbacks", rollout_id)
+        return self._key("callbacks", rollout_id, submission)
 
-    def policy(self, rollout_id: str) -> str:
-        """The key of a rollout's policy calls; where a protocol has one key it is the same."""
-        return self._key("callbacks" if self._has_one_key else "policy", rollout_id)
+    def policy(self, rollout_id: str, submission: str) -> str:
+        """The key of a rollout's policy calls."""
+        return self._key(self._policy, rollout_id, submission)
 
-    def _key(self, purpose: str, rollout_id: str) -> str:
-        text = f"{purpose}:{rollout_id}".encode("utf-8", "replace")
-        return f"sk-osmosis-{hmac.digest(self._secret, text, 'sha256').hex()}"
+    def check(self, request: Request, rollout_id: str, key: Callable[[str, str], str]) -> str:
+        """Which submission a request belongs to; raises Refusal with 401 when its key is none."""
+        submission = key_of(request).rpartition("-")[2]
+        check_key(request, key(rollout_id, submission))
+        return submission
+
+    def _key(self, purpose: str, rollout_id: str, submission: str) -> str:
+        text = f"{purpose}:{submission}:{rollout_id}".encode("utf-8", "replace")
+        return f"sk-osmosis-{hmac.digest(self._secret, text, 'sha256').hex()}-{submission}"
 
 
 class Registry:
@@ -119,7 +133,7 @@ class Registry:
     def __init__(self, keys: Keys) -> None:
         self.keys = keys
         self._rollouts: dict[str, Rollout] = {}
-        self._ended: OrderedDict[str, dict[str, Acknowledged]] = OrderedDict()
+        self._ended: OrderedDict[str, tuple[str, dict[str, Acknowledged]]] = OrderedDict()
 
     def __iter__(self) -> Iterator[Rollout]:
         return iter(list(self._rollouts.values()))
@@ -138,22 +152,25 @@ class Registry:
     def close(self, rollout: Rollout) -> None:
         """Forget an ended rollout, but for the answers to its callbacks, and those not for ever."""
         del self._rollouts[rollout.request.id]
-        self._ended[rollout.request.id] = rollout.acknowledged
+        self._ended[rollout.request.id] = (rollout.submission, rollout.acknowledged)
         while len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)
 
-    def get(self, rollout_id: str) -> Rollout | None:
-        """The rollout if it is under way."""
-        return self._rollouts.get(rollout_id)
-
-    def has_ended(self, rollout_id: str) -> bool:
-        """True for a while after a rollout's end."""
-        return rollout_id in self._ended
-
-    def acknowledged(self, rollout_id: str) -> dict[str, Acknowledged] | None:
-        """What was acknowledged of a rollout, by kind; None when it is unknown."""
+    def get(self, rollout_id: str, submission: str | None = None) -> Rollout | None:
+        """The rollout if it is under way, and is this submission where one is given."""
         rollout = self._rollouts.get(rollout_id)
-        return rollout.acknowledged if rollout else self._ended.get(rollout_id)
+        is_it = rollout is not None and submission in (None, rollout.submission)
+        return rollout if is_it else None
+
+    def knows(self, rollout_id: str) -> bool:
+        """True while a rollout is under way and for a while after."""
+        return rollout_id in self._rollouts or rollout_id in self._ended
+
+    def acknowledged(self, rollout_id: str, submission: str) -> dict[str, Acknowledged]:
+        """What was acknowledged of a submission, by kind."""
+        rollout = self.get(rollout_id, submission)
+        known, taken = self._ended.get(rollout_id, ("", {}))
+        return rollout.acknowledged if rollout else taken if known == submission else {}
 
     def id_in_header(self, named: str) -> str:
         """A header holds an id as it is, or percent-encoded."""

@@ -17,10 +17,11 @@ class SingleSample(Callbacks):
 
     def body(self, rollout: Rollout) -> Json:
         """Fields of protocol.md 1.5."""
+        rollout_id = rollout.request.id
         return {
             **self.common(rollout),
-            "chat_completions_url": self.wire.listener.base_url(rollout.request.id),
-            "llm_api_key": self.wire.keys.policy(rollout.request.id),
+            "chat_completions_url": self.wire.listener.base_url(rollout_id),
+            "llm_api_key": self.wire.keys.policy(rollout_id, rollout.submission),
         }
 
     def samples(self, body: Json) -> dict[str, Any]:

@@ -201,7 +201,7 @@ async def test_callback_of_no_rollout_here_is_refused(
 ):
     async with controller(serving(well), protocol=protocol) as client:
         await client.rollout(asked())
-        key = client._registry.keys.callbacks(keyed_as)
+        key = client._registry.keys.callbacks(keyed_as, "0")
         base = server.bodies[0]["grader_callback_url"].removesuffix("r-1/grader")
         headers = {"authorization": f"Bearer {key}"}
         from yarl import URL
@@ -211,6 +211,30 @@ async def test_callback_of_no_rollout_here_is_refused(
             async with session.post(url, json={"status": "success"}, headers=headers) as response:
                 told = response.status, (await response.json())["detail"]
     assert told == (status, detail)
+
+
+async def test_callbacks_of_an_earlier_rollout_with_the_same_id_change_nothing(
+    serving, server, graded, well, protocol, controller, asked
+):
+    told = []
+
+    async def script(body):
+        if len(server.bodies) == 2:
+            late = server.bodies[0]
+            told.append(await server.call_back(late, "grader", **graded(0.0)))
+            told.append((await server.agent(late, **{"x-rollout-id": "r-1"}))[0])
+            await well(body)
+        else:
+            await server.call_back(body, "completion")
+
+    async with controller(serving(script), protocol=protocol) as client:
+        await client.rollout(asked(grade=False))
+        server.bodies[0]["grader_callback_url"] = server.bodies[0][
+            "completion_callback_url"
+        ].replace("/completion", "/grader")
+        result = await client.rollout(asked())
+    assert told == [(200, {"ok": True}), 410]
+    assert (result.sample.reward, len(result.sample.calls)) == (1.0, 1)
 
 
 async def test_failed_workflow_whose_grader_is_never_reported_fails_with_its_reason(
