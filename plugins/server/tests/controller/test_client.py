@@ -39,7 +39,7 @@ def serving(server):
 
 async def until(condition):
     async with asyncio.timeout(10):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - servers notify nobody
             await asyncio.sleep(0.005)
 
 
