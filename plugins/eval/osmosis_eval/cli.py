@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from osmosis_core.cli import one_target
+from osmosis_eval.servers import chosen_servers, server_options
 
 
 def _check_seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
@@ -82,6 +83,7 @@ def group() -> None:
     help="Seconds for each grader (150).",
 )
 @click.option("--backend", metavar="NAME", default="local", help="Where rollouts run (local).")
+@server_options
 @click.option("--by", "by_key", metavar="KEY", help="Also count rewards by this metadata key.")
 @click.option(
     "-o",
@@ -95,16 +97,18 @@ def group() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
 @click.option("-q", "--quiet", "is_quiet", is_flag=True, help="Show no progress bar.")
 def run(target: str | None, option: str | None, **options: Any) -> None:
-    """Roll out the rows of a dataset with the workflow in TARGET.
+    """Roll out the rows of a dataset with the workflow in TARGET, or on servers that have one.
 
     TARGET is a module, module:attr, or a path to a file.
     """
-    chosen = one_target(target, option)
+    servers = chosen_servers(options)
+    is_named = servers is None or target is not None or option is not None
+    chosen = one_target(target, option) if is_named else None
     _check_policy_options(**{name: options[name] for name in _POLICY_OPTIONS})
     from osmosis_eval.evaluate import evaluate
     from osmosis_eval.settings import Settings
 
-    raise SystemExit(evaluate(Settings(target=chosen, **options)))
+    raise SystemExit(evaluate(Settings(target=chosen, servers=servers, **options)))
 
 
 _POLICY_OPTIONS = ("policy", "base_url", "model", "api_key_env")

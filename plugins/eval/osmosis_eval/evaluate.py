@@ -19,6 +19,7 @@ from osmosis_eval.interrupt import EXIT_CODE, stop_on_sigint
 from osmosis_eval.report import print_report, progress_bar
 from osmosis_eval.results import Redact, ResultFiles, create_directory, redactor, without_secrets
 from osmosis_eval.runner import Outcome, Plan, run_rollouts
+from osmosis_eval.servers import check_servers
 from osmosis_eval.settings import Prepared, Settings, prepare
 from osmosis_eval.show import conversation
 from osmosis_eval.stats import Totals
@@ -77,6 +78,8 @@ async def _evaluate(prepared: Prepared) -> dict[str, Any]:
         directory = create_directory(settings.output, prepared.name)
         backend = _create_backend(prepared, directory)
         stack.push_async_callback(backend.shutdown)
+        if settings.servers is not None:
+            await check_servers(backend)
         key = endpoint.api_key or (None if prepared.policy.is_external else _NO_KEY)
         context = RolloutContext(endpoint.base_url, key, model=endpoint.model, wire=settings.wire)
         redact = redactor(context.api_key)
@@ -88,6 +91,8 @@ def _create_backend(prepared: Prepared, directory: Path) -> ExecutionBackend:
     program, settings = prepared.program, prepared.settings
     cap = {"max_concurrent": settings.concurrency} if settings.concurrency else {}
     try:
+        if settings.servers is not None or program is None:
+            return prepared.backend(**cap)
         return prepared.backend(
             **cap,
             workflow=program.workflow,
@@ -137,20 +142,22 @@ def _plan(prepared: Prepared, backend: ExecutionBackend) -> Plan:
         concurrency=min(wanted, backend.max_concurrency or wanted),
         agent_timeout_sec=settings.agent_timeout_sec,
         grader_timeout_sec=settings.grader_timeout_sec,
-        has_grader=prepared.program.grader is not None,
+        has_grader=prepared.program is None or prepared.program.grader is not None,
     )
 
 
 def _summary(
     prepared: Prepared, totals: Totals, directory: Path, *, is_interrupted: bool
 ) -> dict[str, Any]:
-    settings, grader = prepared.settings, prepared.program.grader
+    settings, servers = prepared.settings, prepared.settings.servers
+    grader = prepared.program and prepared.program.grader
     return {
         "name": prepared.name,
         "target": settings.target,
         "dataset": str(settings.dataset),
         "policy": prepared.policy.shown,
-        "backend": settings.backend,
+        "backend": "server" if servers else settings.backend,
+        **({"servers": list(servers.urls), "protocol": servers.protocol} if servers else {}),
         "grader": grader.__name__ if grader else None,
         "rows": len(prepared.rows),
         "per_row": settings.per_row,

@@ -102,7 +102,7 @@ def _number(value: float | None) -> str:
 
 def _lines(summary: dict[str, Any]) -> Iterator[str]:
     rollouts, tokens = summary["rollouts"], summary["tokens"]
-    if summary["grader"] is None:
+    if summary["grader"] is None and summary["target"] is not None:
         yield "no grader in the entrypoint: samples were collected, nothing was graded"
     categories = ", ".join(f"{k} {v}" for k, v in rollouts["failed_by_category"].items())
     failed = f"{rollouts['failed']} failed" + (f" ({categories})" if categories else "")

@@ -18,14 +18,18 @@ from osmosis_core.validation import validate_program
 from osmosis_eval.datasets import Row, read_rows, select_rows
 from osmosis_eval.endpoint import PolicyChoice, external_policy, registered_policy
 from osmosis_eval.results import check_unused, run_name
+from osmosis_eval.servers import Servers
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What was asked for on the command line."""
 
-    target: str
+    target: str | None
+    """None only where servers are given."""
     dataset: Path
+    servers: Servers | None = None
+    """Where rollouts run instead of in `backend`."""
     policy: str | None = None
     base_url: str | None = None
     model: str | None = None
@@ -57,7 +61,8 @@ class Prepared:
     """Settings that were found good, with what they name."""
 
     settings: Settings
-    program: Program
+    program: Program | None
+    """None when only the servers have it."""
     rows: list[Row]
     policy: PolicyChoice
     backend: BackendFactory
@@ -66,22 +71,34 @@ class Prepared:
 
 def prepare(settings: Settings) -> Prepared:
     """Load and check everything that needs no network; raises OsmosisError."""
-    if settings.target.lower().endswith(".toml"):
-        raise ConfigError(
-            f"{settings.target!r}: TOML configs are not supported yet by this version; give an "
-            "entrypoint: module, module:attr or a path to a .py file"
-        )
     if settings.output is not None:
         check_unused(settings.output)
     policy = _policy(settings)
-    backend = get_plugins().backend(settings.backend)
-    entrypoint = load_entrypoint(settings.target)
-    _validate(entrypoint)
+    backend = _backend(settings)
+    entrypoint = None if settings.target is None else _entrypoint(settings.target)
     rows = select_rows(read_rows(settings.dataset), settings.offset, settings.limit)
     if settings.by_key is not None:
         _check_key(settings.by_key, rows)
-    name = run_name(entrypoint.name)
-    return Prepared(settings, entrypoint.program, rows, policy, backend, name)
+    program = entrypoint and entrypoint.program
+    name = run_name(entrypoint.name if entrypoint else "server")
+    return Prepared(settings, program, rows, policy, backend, name)
+
+
+def _backend(settings: Settings) -> BackendFactory:
+    if settings.servers is not None:
+        return settings.servers.backend()
+    return get_plugins().backend(settings.backend)
+
+
+def _entrypoint(target: str) -> Entrypoint:
+    if target.lower().endswith(".toml"):
+        raise ConfigError(
+            f"{target!r}: TOML configs are not supported yet by this version; give an "
+            "entrypoint: module, module:attr or a path to a .py file"
+        )
+    entrypoint = load_entrypoint(target)
+    _validate(entrypoint)
+    return entrypoint
 
 
 def _policy(settings: Settings) -> PolicyChoice:

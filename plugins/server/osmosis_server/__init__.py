@@ -5,24 +5,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from osmosis_server.app import create_rollout_server
+    from osmosis_server.controller.backend import ServerBackend
+    from osmosis_server.controller.client import ControllerClient
+    from osmosis_server.controller.limits import ControllerLimits, Listen
     from osmosis_server.protocols.base import Protocol
     from osmosis_server.service import RolloutService
     from osmosis_server.settings import ServerSettings
     from osmosis_server.submissions import Delivery, Submission
 
 __all__ = [
+    "ControllerClient",
+    "ControllerLimits",
     "Delivery",
+    "Listen",
     "Protocol",
     "RolloutService",
+    "ServerBackend",
     "ServerSettings",
     "Submission",
     "create_rollout_server",
 ]
 
 _HOMES = {
+    "ControllerClient": "controller.client",
     "Delivery": "submissions",
+    "ControllerLimits": "controller.limits",
+    "Listen": "controller.limits",
     "Protocol": "protocols.base",
     "RolloutService": "service",
+    "ServerBackend": "controller.backend",
     "ServerSettings": "settings",
     "Submission": "submissions",
     "create_rollout_server": "app",

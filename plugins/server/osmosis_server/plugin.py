@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from osmosis_core import ExecutionBackend, ExecutionRequest, ExecutionResult
-from osmosis_core.hookspecs import ProtocolFactory, Register, hookimpl
+from osmosis_core.hookspecs import BackendFactory, ProtocolFactory, Register, hookimpl
 from osmosis_server import telemetry
 
 if TYPE_CHECKING:
@@ -18,6 +18,12 @@ def osmosis_register_commands(cli: click.Group) -> None:
     from osmosis_server.cli import serve
 
     cli.add_command(serve)
+
+
+@hookimpl
+def osmosis_register_backends(register: Register[BackendFactory]) -> None:
+    """The backend whose rollouts run on rollout servers."""
+    register("server", _server_backend)
 
 
 @hookimpl
@@ -38,6 +44,12 @@ def osmosis_rollout_started(request: ExecutionRequest, backend: ExecutionBackend
 def osmosis_rollout_finished(request: ExecutionRequest, result: ExecutionResult) -> None:
     """End its trace, and count it where its server has metrics."""
     telemetry.finished(request, result)
+
+
+def _server_backend(**options: Any) -> Any:
+    from osmosis_server.controller.backend import ServerBackend
+
+    return ServerBackend(**options)
 
 
 def _multi_sample(service: Any) -> Any:
