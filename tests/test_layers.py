@@ -41,7 +41,7 @@ LAYERS = [
     },
     {"execution"},
     {"discovery"},
-    {"backends", "backends.local"},
+    {"backends", "backends.local", "backends.phase", "backends.placed"},
     {"builtin", "validation"},
     {""},
     {"cli", "testing"},
@@ -61,6 +61,7 @@ FRAMEWORKS = {"agents", "httpx", "httpx2", "langchain", "langchain_core", "langc
 WEB = {"fastapi", "starlette", "uvicorn", "flask"}
 PUBLIC_MODULES = {
     "backend",
+    "backends",
     "cli",
     "discovery",
     "errors",
@@ -190,7 +191,7 @@ def code_lines(path):
 
 def test_kernel_stays_within_its_budget():
     sizes = {n: code_lines(p) for n, p in modules(KERNEL) if not n.startswith("testing")}
-    assert sum(sizes.values()) <= 3320
+    assert sum(sizes.values()) <= 3360
 
 
 def test_no_kernel_file_passes_300_lines():
