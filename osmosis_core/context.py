@@ -6,7 +6,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypedDict, cast
 
 from osmosis_core.active import enter, last_call, leave
 from osmosis_core.config import RetryPolicy, WireOptions
@@ -17,6 +17,16 @@ from osmosis_core.types import RolloutSample
 
 _DEFAULT_RETRY = RetryPolicy()
 _DEFAULT_WIRE = WireOptions()
+
+
+class Policy(TypedDict):
+    """The arguments of a RolloutContext that say where its policy is and how to call it."""
+
+    chat_completions_url: str
+    api_key: str | None
+    model: str | None
+    retry: RetryPolicy
+    wire: WireOptions
 
 
 class SampleSource(ABC):
@@ -85,15 +95,12 @@ class RolloutContext:
 
     def for_rollout(self, rollout_id: str, deadline: float | None = None) -> RolloutContext:
         """A fresh context with this one's policy, for one rollout."""
-        return RolloutContext(
-            self.chat_completions_url,
-            self.api_key,
-            rollout_id,
-            model=self.model,
-            retry=self.retry,
-            deadline=deadline,
-            wire=self.wire,
-        )
+        return RolloutContext(rollout_id=rollout_id, deadline=deadline, **self.policy)
+
+    @property
+    def policy(self) -> Policy:
+        """What a context elsewhere is opened with to call the same policy in the same way."""
+        return cast(Policy, {name: getattr(self, name) for name in Policy.__annotations__})
 
     @property
     def calls(self) -> Sequence[PolicyCall]:

@@ -50,6 +50,8 @@ class PluginManager:
         self._offers = Offers(self.records)
         self._logged: set[tuple[str, str]] = set()
         self._command_conflicts: list[str] = []
+        self.is_silent = False
+        """True where a backend runs rollouts elsewhere: their host tells observers, once."""
         self._resolved: dict[str, list[tuple[PluginRecord, Callable[..., Any]]]] = {}
         self._pm = pluggy.PluginManager("osmosis_core")
         self._pm.add_hookspecs(hookspecs)
@@ -222,9 +224,18 @@ class PluginManager:
             if results:
                 self.notify("osmosis_rollout_finished", request=request, result=results[-1])
 
+    def tell(self, rollout_id: str, result: ExecutionResult) -> None:
+        """Tell observers of the agents and policy calls of a rollout that ran elsewhere."""
+        for sample_id, sample in result.samples.items():
+            if "agent_name" in sample.extra_fields:
+                self.notify("osmosis_sample_registered", rollout_id=rollout_id, sample_id=sample_id)
+        calls = [call for sample in result.samples.values() for call in sample.calls]
+        for call in sorted(calls, key=lambda call: call.index):
+            self.notify("osmosis_policy_call_finished", call=call)
+
     def notify(self, hook: str, **arguments: Any) -> None:
         """Call every observer of a hook; what they raise is logged once and never felt."""
-        for record, observe in self._implementations(hook):
+        for record, observe in () if self.is_silent else self._implementations(hook):
             try:
                 observe(**arguments)
             except Exception:  # observers are isolated from the rollout

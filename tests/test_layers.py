@@ -41,7 +41,7 @@ LAYERS = [
     },
     {"execution"},
     {"discovery"},
-    {"backends", "backends.local"},
+    {"backends", "backends.local", "backends.phase", "backends.placed"},
     {"builtin", "validation"},
     {""},
     {"cli", "testing"},
@@ -61,6 +61,7 @@ FRAMEWORKS = {"agents", "httpx", "httpx2", "langchain", "langchain_core", "langc
 WEB = {"fastapi", "starlette", "uvicorn", "flask"}
 PUBLIC_MODULES = {
     "backend",
+    "backends",
     "cli",
     "discovery",
     "errors",

@@ -17,6 +17,7 @@ from osmosis_core import (
     RolloutErrorCategory,
     RolloutStatus,
 )
+from osmosis_core.backends.placed import Run
 from osmosis_core.testing import conformance_workflows as programs
 from osmosis_core.testing.backend_conformance import BackendConformance
 from osmosis_core.testing.backend_conformance.kit import (
@@ -184,7 +185,8 @@ async def test_artifacts_root_of_the_caller_wins_over_the_environment(artifacts_
 def test_artifacts_root_is_the_home_directory_by_default(monkeypatch, tmp_path):
     monkeypatch.delenv("_OSMOSIS_ROLLOUT_ARTIFACT_ROOT", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert local()._artifacts_dir("r") == tmp_path / ".osmosis" / "r" / "artifacts"
+    place = local()._artifacts_dir(Run(request("r")))
+    assert place == tmp_path / ".osmosis" / "r" / "artifacts"
 
 
 @pytest.mark.parametrize(
