@@ -1,0 +1,54 @@
+"""One Ray cluster of one node for all tests here; ended with the processes that it started."""
+
+import gc
+import secrets
+import shutil
+import tempfile
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ray = pytest.importorskip("ray", reason="Ray has no wheel for this Python: nothing of it is tested")
+
+QUIET = {"log_to_driver": False, "configure_logging": False, "include_dashboard": False}
+
+
+@contextmanager
+def unclosed_processes():
+    """Ray does not wait for the processes that it ends; Python warns of that when it collects them."""
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        yield
+        gc.collect()
+
+
+@pytest.fixture(scope="session")
+def ray_folder():
+    """A short path: sockets are below it."""
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quiet_ray(ray_folder):
+    token = Path(ray_folder, "token")
+    token.write_text(secrets.token_hex(32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        patch.delenv("RAY_ADDRESS", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_folder, quiet_ray):
+    """This process is connected to a cluster with 8 CPUs and 4 seats."""
+    memory = 100 * 2**20
+    options = {"resources": {"seat": 4}, "object_store_memory": memory, "_temp_dir": ray_folder}
+    ray.init(address="local", num_cpus=8, **options, **QUIET)
+    yield ray
+    with unclosed_processes():
+        ray.shutdown()
