@@ -31,13 +31,14 @@ class Shipment:
     sources: dict[str, str] = field(default_factory=dict[str, str])
     """The user's modules, with the SHA-256 of their files."""
     path: list[str] = field(default_factory=list[str])
-    """`sys.path` of the host."""
+    """Where the host finds modules, but for those of its installation."""
     problem: str = ""
     """Why there is no `by_value`."""
 
     def load(self) -> Program:
         """The program, in a worker; what user code raises on import is raised."""
-        sys.path += [entry for entry in self.path if entry not in sys.path and Path(entry).is_dir()]
+        here = [entry for entry in self.path if Path(entry).is_dir()]
+        sys.path[:] = here + [entry for entry in sys.path if entry not in here]
         other = [name for name, digest in self.sources.items() if _digest_of(name) != digest]
         if not other:
             return load_program(*cloudpickle.loads(self.by_reference))
@@ -67,7 +68,8 @@ def pack_program(program: Program) -> Shipment:
         ) from error
     by_value, problem = _by_value(program, modules) if modules else (None, "")
     sources = {module.__name__: _digest(module.__file__) for module in modules}
-    return Shipment(by_reference, by_value, sources, [str(p) for p in sys.path if p], problem)
+    path = [str(Path(entry).absolute()) for entry in sys.path if not entry.startswith(_LIBRARIES)]
+    return Shipment(by_reference, by_value, sources, path, problem)
 
 
 def _parts(program: Program) -> tuple[Any, ...]:

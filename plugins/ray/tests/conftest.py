@@ -1,16 +1,20 @@
-"""One Ray cluster of one node for all tests here; ended with the processes that it started."""
+"""One Ray cluster of one node for a module's tests; ended with the processes that it started."""
 
 import gc
 import secrets
 import shutil
 import tempfile
 import warnings
+from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 ray = pytest.importorskip("ray", reason="Ray has no wheel for this Python: nothing of it is tested")
+
+from osmosis_ray import RayBackend  # noqa: E402
+from osmosis_ray.actor import RolloutWorker  # noqa: E402
 
 QUIET = {"log_to_driver": False, "configure_logging": False, "include_dashboard": False}
 
@@ -52,3 +56,46 @@ def cluster(ray_folder, quiet_ray):
     yield ray
     with unclosed_processes():
         ray.shutdown()
+
+
+class KeptActor:
+    """An actor that `ray.kill` does not know."""
+
+    def __init__(self, actor):
+        self.actor = actor
+        self.start, self.run, self.cancel, self.close = (
+            getattr(actor, name) for name in ("start", "run", "cancel", "close")
+        )
+
+
+class KeepsProcesses(RayBackend):
+    """Its processes serve the next backend, with workers made anew in them: starting one is slow."""
+
+    idle = defaultdict(list)
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.taken = []
+
+    def _create_actor(self, shape):
+        if self.idle[shape]:
+            kept = self.idle[shape].pop()
+            program = self._shipment, self._artifacts_limit
+            kept.actor.__ray_call__.remote(RolloutWorker.__init__, *program)
+        else:
+            kept = KeptActor(super()._create_actor(shape))
+        self.taken.append((shape, kept))
+        return kept
+
+    async def shutdown(self):
+        await super().shutdown()
+        while self.taken:
+            shape, kept = self.taken.pop()
+            self.idle[shape].append(kept)
+
+
+@pytest.fixture(scope="module")
+def kept_processes(cluster):
+    """Backends whose processes live as long as the cluster."""
+    yield KeepsProcesses
+    KeepsProcesses.idle.clear()
