@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from math import isfinite
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,6 +49,7 @@ from osmosis_ray.workers import Shape, Worker, Workers, reason, shape_of
 
 _LOST = (RayActorError, ObjectLostError, WorkerCrashedError, NodeDiedError, OutOfMemoryError)
 _CONTROL_CALLS = 16
+_PER_WORKER = 16
 _CPU = {"CPU": 1.0}
 _VALIDATION = RolloutErrorCategory.VALIDATION_ERROR
 
@@ -71,8 +72,10 @@ class RayBackend(PlacedBackend):
             `memory` (bytes), or names of the cluster's own. A request whose `extra_fields` have
             `ray_resources` runs in workers that reserve those.
         runtime_env: Ray's description of what workers need (`working_dir`, `pip`, `env_vars`).
-        max_concurrent_per_worker: rollouts at once in each.
-        max_restarts: how often a rollout whose worker was lost is run anew elsewhere.
+        max_concurrent_per_worker: rollouts at once in each; by default the cap on all is spread,
+            and without a cap 16 run in each.
+        max_restarts: how often a rollout whose worker was lost is run anew elsewhere. What it had
+            asked the policy before is not in its samples.
         placement_timeout_sec: how long rollouts wait while no node could ever host a worker.
         grace_sec: how long a phase may go on after its deadline or cancel; then its worker is
             killed and replaced.
@@ -96,7 +99,7 @@ class RayBackend(PlacedBackend):
         num_workers: int | None = None,
         resources: Mapping[str, float] | None = None,
         runtime_env: Mapping[str, Any] | None = None,
-        max_concurrent_per_worker: int = 16,
+        max_concurrent_per_worker: int | None = None,
         max_restarts: int = 2,
         placement_timeout_sec: float = 60.0,
         grace_sec: float = 6.0,
@@ -114,14 +117,14 @@ class RayBackend(PlacedBackend):
             max_queued=max_queued,
             artifacts_root=artifacts_root,
         )
-        self._max_restarts = _at_least(0, max_restarts=max_restarts)
+        _at_least(0, max_restarts=max_restarts)
+        self._max_restarts = max_restarts
         self._grace_sec = grace_sec
         self._artifacts_limit = max_artifacts_bytes
         self._shape = _checked_shape("resources", _CPU if resources is None else resources)
         self._keys = itertools.count()
         self._shipment = pack_program(self.program)
-        per_worker = _at_least(1, max_concurrent_per_worker=max_concurrent_per_worker)
-        _at_least(1, num_workers=1 if num_workers is None else num_workers)
+        _at_least(1, num_workers=num_workers, max_concurrent_per_worker=max_concurrent_per_worker)
         self._cluster = Cluster(address, runtime_env)
         try:
             if self._cluster.is_local and (why := misfit(dict(self._shape))):
@@ -131,11 +134,12 @@ class RayBackend(PlacedBackend):
             self._cluster.release()
             raise
         has_cap = max_concurrent is not None or self.program.workflow_config is not None
-        cap = (self._limiter.max_concurrent if has_cap else None) or size * per_worker
-        self._limiter = ConcurrencyLimiter(min(cap, size * per_worker))
-        self._workers = Workers(
-            self._create_actor, min(size, cap), per_worker, placement_timeout_sec
-        )
+        cap = self._limiter.max_concurrent if has_cap else None
+        size = min(size, cap or size)
+        per_worker = max_concurrent_per_worker or (ceil(cap / size) if cap else _PER_WORKER)
+        most = size * per_worker
+        self._limiter = ConcurrencyLimiter(min(cap or most, most))
+        self._workers = Workers(self._create_actor, size, per_worker, placement_timeout_sec)
 
     def _workers_that_fit(self) -> int:
         return max(1, int(total_cpus() / (dict(self._shape).get("CPU") or 1.0)))
@@ -315,11 +319,10 @@ def _overdue(run: Run, phase: Phase) -> RolloutError:
     return RolloutError(text, category=RolloutErrorCategory.TIMEOUT)
 
 
-def _at_least(least: int, **option: int) -> int:
-    ((name, value),) = option.items()
-    if value < least:
-        raise ConfigError(f"{name} is {value!r}; give {least} or more")
-    return value
+def _at_least(least: int, **options: int | None) -> None:
+    for name, value in options.items():
+        if value is not None and value < least:
+            raise ConfigError(f"{name} is {value!r}; give {least} or more")
 
 
 def _checked_shape(name: str, resources: Any) -> Shape:
