@@ -90,6 +90,7 @@ def _create_backend(prepared: Prepared, directory: Path) -> ExecutionBackend:
     try:
         return prepared.backend(
             **cap,
+            **settings.backend_options,
             workflow=program.workflow,
             workflow_config=program.workflow_config,
             grader=program.grader,
