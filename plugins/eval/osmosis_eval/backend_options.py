@@ -22,7 +22,7 @@ class BackendCommand(click.Command):
 def check_backend_options(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The callback of `--backend-option NAME=VALUE`: arguments by name; values are JSON, or text."""
+    """The callback of `--backend-option NAME=VALUE`: arguments by name, JSON or text."""
     options: dict[str, Any] = {}
     for value in values:
         name, separator, text = value.partition("=")

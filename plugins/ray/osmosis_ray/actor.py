@@ -12,8 +12,6 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ray import cloudpickle
-
 from osmosis_core import BackendError, ConfigError, ExecutionResult
 from osmosis_core.backends.phase import Phase
 from osmosis_core.errors import describe, one_line
@@ -21,6 +19,7 @@ from osmosis_core.execution import Cutoff, Program, failed
 from osmosis_core.plugins import get_plugins
 from osmosis_ray.artifacts import pack, snapshot, unpack
 from osmosis_ray.shipment import Shipment
+from osmosis_ray.untyped import cloudpickle
 
 _PREFIX = "osmosis-ray-"
 
@@ -51,7 +50,9 @@ class RolloutWorker:
         except ConfigError as error:
             self._problem = str(error)
         except BaseException as error:  # boundary: importing user code raises anything
-            self._problem = f"its code cannot be imported: {type(error).__name__}: {describe(error)}"
+            self._problem = (
+                f"its code cannot be imported: {type(error).__name__}: {describe(error)}"
+            )
 
     async def start(self) -> Started:
         """Answer once the program is loaded, or why it is not."""
@@ -67,7 +68,7 @@ class RolloutWorker:
         try:
             if files:
                 await asyncio.to_thread(unpack, files, directory)
-            before = snapshot(directory) if files else {}
+            before = snapshot(directory) if files else None
             result = await replace(given, artifacts_dir=directory).run(self._program, cutoff)
             files, left_out = b"", list[str]()
             if directory.exists():

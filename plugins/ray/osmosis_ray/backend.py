@@ -13,8 +13,6 @@ from math import ceil, isfinite
 from pathlib import Path
 from typing import Any, cast
 
-import ray
-from ray import cloudpickle
 from ray.exceptions import (
     NodeDiedError,
     ObjectLostError,
@@ -45,6 +43,7 @@ from osmosis_ray.actor import RolloutWorker
 from osmosis_ray.artifacts import pack, unpack
 from osmosis_ray.cluster import Cluster, misfit, total_cpus
 from osmosis_ray.shipment import pack_program
+from osmosis_ray.untyped import cloudpickle, ray
 from osmosis_ray.workers import Shape, Worker, Workers, reason, shape_of
 
 _LOST = (RayActorError, ObjectLostError, WorkerCrashedError, NodeDiedError, OutOfMemoryError)
@@ -74,8 +73,8 @@ class RayBackend(PlacedBackend):
         runtime_env: Ray's description of what workers need (`working_dir`, `pip`, `env_vars`).
         max_concurrent_per_worker: rollouts at once in each; by default the cap on all is spread,
             and without a cap 16 run in each.
-        max_restarts: how often a rollout whose worker was lost is run anew elsewhere. What it had
-            asked the policy before is not in its samples.
+        max_restarts: how often a workflow or grading whose worker was lost is run anew elsewhere.
+            What it had asked the policy before is not in its samples.
         placement_timeout_sec: how long rollouts wait while no node could ever host a worker.
         grace_sec: how long a phase may go on after its deadline or cancel; then its worker is
             killed and replaced.
@@ -157,11 +156,10 @@ class RayBackend(PlacedBackend):
             "max_restarts": 0,
             "max_task_retries": 0,
         }
-        actor = cast(Any, ray.remote(**options)(RolloutWorker))
-        return actor.remote(self._shipment, self._artifacts_limit)
+        return ray.remote(**options)(RolloutWorker).remote(self._shipment, self._artifacts_limit)
 
     async def place(self, run: Run, phase: Phase) -> ExecutionResult:
-        """Run it in a worker; a workflow whose worker is lost is run anew in another one."""
+        """Run it in a worker; when that is lost, run it anew in another one."""
         shape = self._shape_for(run)
         for lost in itertools.count():
             worker = await self._acquire(run, phase, shape)
@@ -206,14 +204,13 @@ class RayBackend(PlacedBackend):
         return worker
 
     def _check_again(self, run: Run, phase: Phase, lost: int, error: _WorkerLost) -> None:
-        """Raise unless the rollout can be run anew."""
+        """Raise unless it can be run anew."""
         if run.cutoff.cancelled:
             raise RolloutCancelled from error
-        if phase.samples is not None:
-            raise BackendError(f"grading was not finished: {error}") from error
         if lost >= self._max_restarts:
+            what = "the workflow" if phase.samples is None else "grading"
             times = "" if lost == 0 else f", after {lost} restart{'s' * (lost > 1)}"
-            raise BackendError(f"the workflow was not finished{times}: {error}") from error
+            raise BackendError(f"{what} was not finished{times}: {error}") from error
 
     async def _run_on(self, worker: Worker, run: Run, phase: Phase) -> ExecutionResult:
         assert phase.artifacts_dir is not None

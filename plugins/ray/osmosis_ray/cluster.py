@@ -1,4 +1,4 @@
-"""The process's connection to a Ray cluster: made once, shared by its backends, left by the last."""
+"""This process's connection to a Ray cluster: made once, shared by backends, left by the last."""
 
 from __future__ import annotations
 
@@ -7,24 +7,16 @@ import logging
 import os
 import socket
 import threading
-import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
 from osmosis_core import ConfigError
 from osmosis_core.errors import describe, one_line
+from osmosis_ray.untyped import ray
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray warns of what it does for clusters without accelerators; this is what it is going to do.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-
-try:
-    import ray
-except ImportError as error:
-    raise ConfigError(
-        "the backend 'ray' needs Ray, which is not installed: pip install 'ray>=2.55,<3' on a "
-        "Python that it has wheels for"
-    ) from error
 
 CONNECT_SEC = 5.0
 
@@ -72,7 +64,7 @@ def total_cpus() -> float:
 
 
 def misfit(shape: Mapping[str, float]) -> str | None:
-    """Why no node that is there now could ever host a worker of these resources; None if one can."""
+    """Why no node that is there now could ever host a worker of this shape; None if one can."""
     nodes: list[dict[str, Any]] = [node for node in ray.nodes() if node["Alive"]]
     for node in nodes:
         if all(node["Resources"].get(name, 0.0) >= amount for name, amount in shape.items()):
@@ -111,14 +103,14 @@ def _check_reachable(address: str) -> None:
     """Ray itself tries for minutes, and then ends the process."""
     if address in ("local", "auto"):
         return
-    url = urllib.parse.urlsplit(f"//{address}")
-    if "://" in address or url.port is None or not url.hostname:
+    host, separator, port = address.rpartition(":")
+    if "://" in address or not (separator and host and port.isdecimal()):
         raise ConfigError(
             f"address={address!r} is none of 'host:port', 'auto' and 'local'; run this on a node "
             "of the cluster and give the address that `ray start` printed there"
         )
     try:
-        socket.create_connection((url.hostname, url.port), CONNECT_SEC).close()
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SEC).close()
     except OSError as error:
         raise ConfigError(
             f"no Ray cluster answers at {address!r}: {error}; give the address that `ray start "

@@ -15,6 +15,6 @@ def osmosis_register_backends(register: Register[BackendFactory]) -> None:
 
 
 def _create(**options: Any) -> ExecutionBackend:
-    from osmosis_ray.backend import RayBackend
+    from osmosis_ray import RayBackend
 
     return RayBackend(**options)

@@ -12,12 +12,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ray import cloudpickle
-
 from osmosis_core import BaseConfig, ConfigError
 from osmosis_core.discovery import load_program
 from osmosis_core.errors import describe
 from osmosis_core.execution import Program
+from osmosis_ray.untyped import cloudpickle
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class Shipment:
     by_reference: bytes
     """Pickled arguments of `load_program`; classes by the names of their modules."""
     by_value: bytes | None
-    """The same with the user's modules in it; None when those cannot be pickled, or there are none."""
+    """The same with the user's modules in it; None where there are none, or they do not pickle."""
     sources: dict[str, str] = field(default_factory=dict[str, str])
     """The user's modules, with the SHA-256 of their files."""
     path: list[str] = field(default_factory=list[str])
@@ -77,7 +76,7 @@ def _parts(program: Program) -> tuple[Any, ...]:
 
 
 def _arguments(program: Program, modules: list[ModuleType]) -> tuple[Any, ...]:
-    """Configs that are the value of a global are named by it: they may hold what does not pickle."""
+    """Configs that are values of globals are named by them: they may hold what does not pickle."""
     names = {
         id(value): f"{module.__name__}:{name}"
         for module in modules
@@ -90,7 +89,7 @@ def _arguments(program: Program, modules: list[ModuleType]) -> tuple[Any, ...]:
 
 
 def _by_value(program: Program, modules: list[ModuleType]) -> tuple[bytes | None, str]:
-    known = set(cloudpickle.list_registry_pickle_by_value())
+    known: set[str] = set(cloudpickle.list_registry_pickle_by_value())
     ours = [module for module in modules if module.__name__ not in known]
     for module in ours:
         cloudpickle.register_pickle_by_value(module)
@@ -124,7 +123,11 @@ def _root(module: ModuleType) -> Path:
 
 def _is_own(module: Any) -> bool:
     name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
-    if not isinstance(name, str) or not isinstance(file, str) or name in ("__main__", "__mp_main__"):
+    if (
+        not isinstance(name, str)
+        or not isinstance(file, str)
+        or name in ("__main__", "__mp_main__")
+    ):
         return False
     if name.partition(".")[0] == "osmosis_core" or not file.endswith(".py"):
         return False

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-import ray
-
 from osmosis_core import BackendError
 from osmosis_core.errors import describe, one_line
 from osmosis_ray.actor import Started
 from osmosis_ray.cluster import misfit
+from osmosis_ray.untyped import ray
 
 type Shape = tuple[tuple[str, float], ...]
 """What a worker reserves on its node, as sorted items."""
@@ -121,7 +120,7 @@ class Workers:
         """Wait for what is ending, then kill all workers."""
         until = time.monotonic() + grace_sec
         while any(worker.running for worker in self._all) and time.monotonic() < until:
-            await asyncio.sleep(0.01)
+            await self._change(until - time.monotonic())
         self._failure, ended = "the backend was shut down", self._all
         self._all, self._size = [], 0
         there = [w for w in ended if not w.is_starting and w.problem is None]
@@ -182,9 +181,9 @@ class Workers:
             raise BackendError(self._failure or "all Ray workers were lost")
 
     def _check_fits(self, shape: Shape) -> None:
-        if all(worker.is_starting for worker in self._all if worker.shape == shape):
-            if why := misfit(dict(shape)):
-                raise BackendError(f"after {self._placement_sec:g} s {why}")
+        is_there = any(not worker.is_starting for worker in self._all if worker.shape == shape)
+        if not is_there and (why := misfit(dict(shape))):
+            raise BackendError(f"after {self._placement_sec:g} s {why}")
 
 
 def reason(error: BaseException) -> str:

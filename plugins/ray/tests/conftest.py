@@ -8,6 +8,7 @@ import warnings
 from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -16,12 +17,12 @@ ray = pytest.importorskip("ray", reason="Ray has no wheel for this Python: nothi
 from osmosis_ray import RayBackend  # noqa: E402
 from osmosis_ray.actor import RolloutWorker  # noqa: E402
 
-QUIET = {"log_to_driver": False, "configure_logging": False, "include_dashboard": False}
+QUIET = {"log_to_driver": False, "configure_logging": False}
 
 
 @contextmanager
 def unclosed_processes():
-    """Ray does not wait for the processes that it ends; Python warns of that when it collects them."""
+    """Ray does not wait for processes that it ends; Python warns of that when it collects them."""
     with warnings.catch_warnings(action="ignore", category=ResourceWarning):
         yield
         gc.collect()
@@ -52,10 +53,32 @@ def cluster(ray_folder, quiet_ray):
     """This process is connected to a cluster with 8 CPUs and 4 seats."""
     memory = 100 * 2**20
     options = {"resources": {"seat": 4}, "object_store_memory": memory, "_temp_dir": ray_folder}
-    ray.init(address="local", num_cpus=8, **options, **QUIET)
+    ray.init(address="local", num_cpus=8, include_dashboard=False, **options, **QUIET)
     yield ray
     with unclosed_processes():
         ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def head(ray_folder, quiet_ray):
+    """A cluster whose head hosts nothing and is where this process is."""
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": ray_folder}
+    with unclosed_processes():
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        ray.init(address=cluster.address, **QUIET)
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture
+def nodes(head):
+    """Add nodes; they are gone after the test."""
+    yield head
+    for node in list(head.worker_nodes):
+        head.remove_node(node)
 
 
 class KeptActor:
@@ -69,9 +92,9 @@ class KeptActor:
 
 
 class KeepsProcesses(RayBackend):
-    """Its processes serve the next backend, with workers made anew in them: starting one is slow."""
+    """Its processes serve the next backend, with new workers in them: starting one is slow."""
 
-    idle = defaultdict(list)
+    idle: ClassVar = defaultdict(list)
 
     def __init__(self, **options):
         super().__init__(**options)
