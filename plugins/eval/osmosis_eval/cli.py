@@ -11,6 +11,7 @@ import click
 
 from osmosis_core.cli import one_target
 from osmosis_eval.servers import chosen_servers, server_options
+from osmosis_eval.backend_options import BackendCommand, check_backend_options
 
 
 def _check_seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
@@ -41,7 +42,7 @@ def group() -> None:
     """Roll out a dataset and summarise the rewards."""
 
 
-@group.command()
+@group.command(cls=BackendCommand)
 @click.argument("target", required=False)
 @click.option("-m", "--module", "option", help="TARGET, in the documented form.")
 @click.option("--dataset", type=_PATH, required=True, help="Rows: .jsonl or .csv.")
@@ -84,6 +85,15 @@ def group() -> None:
 )
 @click.option("--backend", metavar="NAME", default="local", help="Where rollouts run (local).")
 @server_options
+@click.option(
+    "--backend-option",
+    "backend_options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=check_backend_options,
+    help="An argument of the backend, in JSON or as text; with --backend NAME, --NAME-some-thing "
+    "VALUE is short for --backend-option some_thing=VALUE.",
+)
 @click.option("--by", "by_key", metavar="KEY", help="Also count rewards by this metadata key.")
 @click.option(
     "-o",

@@ -95,6 +95,7 @@ def _create_backend(prepared: Prepared, directory: Path) -> ExecutionBackend:
             return prepared.backend(**cap)
         return prepared.backend(
             **cap,
+            **settings.backend_options,
             workflow=program.workflow,
             workflow_config=program.workflow_config,
             grader=program.grader,

@@ -44,6 +44,7 @@ class Settings:
     agent_timeout_sec: float = 600.0
     grader_timeout_sec: float = 150.0
     backend: str = "local"
+    backend_options: dict[str, Any] = field(default_factory=dict[str, Any])
     by_key: str | None = None
     output: Path | None = None
     show: int = 0

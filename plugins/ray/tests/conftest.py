@@ -1,0 +1,124 @@
+"""One Ray cluster of one node for a module's tests; ended with the processes that it started."""
+
+import gc
+import secrets
+import shutil
+import tempfile
+import warnings
+from collections import defaultdict
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+ray = pytest.importorskip("ray", reason="Ray has no wheel for this Python: nothing of it is tested")
+
+from osmosis_ray import RayBackend  # noqa: E402
+from osmosis_ray.actor import RolloutWorker  # noqa: E402
+
+QUIET = {"log_to_driver": False, "configure_logging": False}
+
+
+@contextmanager
+def unclosed_processes():
+    """Ray does not wait for processes that it ends; Python warns of that when it collects them."""
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        yield
+        gc.collect()
+
+
+@pytest.fixture(scope="session")
+def ray_folder():
+    """A short path: sockets are below it."""
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quiet_ray(ray_folder):
+    token = Path(ray_folder, "token")
+    token.write_text(secrets.token_hex(32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        patch.delenv("RAY_ADDRESS", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_folder, quiet_ray):
+    """This process is connected to a cluster with 8 CPUs and 4 seats."""
+    memory = 100 * 2**20
+    options = {"resources": {"seat": 4}, "object_store_memory": memory, "_temp_dir": ray_folder}
+    ray.init(address="local", num_cpus=8, include_dashboard=False, **options, **QUIET)
+    yield ray
+    with unclosed_processes():
+        ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def head(ray_folder, quiet_ray):
+    """A cluster whose head hosts nothing and is where this process is."""
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": ray_folder}
+    with unclosed_processes():
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        ray.init(address=cluster.address, **QUIET)
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture
+def nodes(head):
+    """Add nodes; they are gone after the test."""
+    yield head
+    for node in list(head.worker_nodes):
+        head.remove_node(node)
+
+
+class KeptActor:
+    """An actor that `ray.kill` does not know."""
+
+    def __init__(self, actor):
+        self.actor = actor
+        self.start, self.run, self.cancel, self.close = (
+            getattr(actor, name) for name in ("start", "run", "cancel", "close")
+        )
+
+
+class KeepsProcesses(RayBackend):
+    """Its processes serve the next backend, with new workers in them: starting one is slow."""
+
+    idle: ClassVar = defaultdict(list)
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.taken = []
+
+    def _create_actor(self, shape):
+        if self.idle[shape]:
+            kept = self.idle[shape].pop()
+            program = self._shipment, self._artifacts_limit
+            kept.actor.__ray_call__.remote(RolloutWorker.__init__, *program)
+        else:
+            kept = KeptActor(super()._create_actor(shape))
+        self.taken.append((shape, kept))
+        return kept
+
+    async def shutdown(self):
+        await super().shutdown()
+        while self.taken:
+            shape, kept = self.taken.pop()
+            self.idle[shape].append(kept)
+
+
+@pytest.fixture(scope="module")
+def kept_processes(cluster):
+    """Backends whose processes live as long as the cluster."""
+    yield KeepsProcesses
+    KeepsProcesses.idle.clear()
