@@ -1,0 +1,59 @@
+"""Images built before the first rollout, named by what is in them."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from osmosis_core import BackendError, ConfigError
+from osmosis_harbor.docker import docker
+from osmosis_harbor.owner import locked
+
+REPOSITORY = "osmosis-harbor"
+_IGNORED = {".git", "__pycache__", ".DS_Store"}
+
+
+def content_tag(*parts: Path | str) -> str:
+    """`osmosis-harbor:<hash>` of texts and directories: names, modes, links and bytes."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, str):
+            digest.update(b"text\0" + part.encode() + b"\0")
+            continue
+        for path in _entries(part):
+            digest.update(f"{path.relative_to(part)}\0{path.lstat().st_mode:o}\0".encode())
+            if path.is_symlink():
+                digest.update(os.readlink(path).encode())
+            elif path.is_file():
+                digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return f"{REPOSITORY}:{digest.hexdigest()[:16]}"
+
+
+def _entries(root: Path) -> Iterable[Path]:
+    if not root.is_dir():
+        raise ConfigError(f"{str(root)!r} is not a directory")
+    return sorted(p for p in root.rglob("*") if not _IGNORED & set(p.relative_to(root).parts))
+
+
+def ensure_built(
+    tag: str, context: Path, home: Path, dockerfile: str = "", timeout_sec: float = 600.0
+) -> None:
+    """Build the image unless it is there; who comes while another builds it waits for that.
+
+    Raises:
+        BackendError: the build failed; its last line is in the text.
+    """
+    with locked(home / "builds" / f"{tag.replace(':', '-')}.lock"):
+        if docker("image", "ls", "--quiet", tag).strip():
+            return
+        with tempfile.NamedTemporaryFile("w", suffix=".Dockerfile") as file:
+            file.write(dockerfile)
+            file.flush()
+            named = ("--file", file.name) if dockerfile else ()
+            try:
+                arguments = ("--quiet", "--tag", tag, *named, str(context))
+                docker("build", *arguments, timeout_sec=timeout_sec)
+            except BackendError as error:
+                text = f"the image of {str(context)!r} was not built: {error}"
+                raise BackendError(text) from error
