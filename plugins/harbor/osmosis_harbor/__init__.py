@@ -1,4 +1,4 @@
-"""Rollouts in Harbor tasks: a fresh container each, driven from the host or with the agent inside."""
+"""Rollouts in Harbor tasks: a fresh container each, which the agent drives or runs in."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

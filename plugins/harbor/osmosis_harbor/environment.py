@@ -1,5 +1,7 @@
 """What a workflow is given of its container."""
 
+# pyright: reportMissingTypeStubs=false
+
 import asyncio
 import contextvars
 import shlex
@@ -44,9 +46,7 @@ class RolloutEnvironment:
 
         A command that outlives `timeout_sec` raises, and may go on inside until the container ends.
         """
-        return await self.harbor.exec(
-            command, cwd=cwd, env=env, timeout_sec=timeout_sec, user=user
-        )
+        return await self.harbor.exec(command, cwd=cwd, env=env, timeout_sec=timeout_sec, user=user)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         """Copy a file of the host into the container."""
@@ -80,9 +80,8 @@ class RolloutEnvironment:
     async def read_file(self, path: str, limit: int) -> bytes:
         """The bytes of a regular file in the container; errors as `download_file`."""
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-            copy = Path(folder, "file")
-            await self.download_file(path, copy, Limits(limit))
-            return copy.read_bytes()
+            await self.download_file(path, Path(folder, "file"), Limits(limit))
+            return untrusted.read_file(Path(folder, "file"), limit)
 
     async def _download(self, source: str, target: Path, limits: Limits, *, is_dir: bool) -> None:
         if self._container is not None:
@@ -102,9 +101,7 @@ class RolloutEnvironment:
                 untrusted.copy_tree(copy, target, limits)
             else:
                 await self.harbor.download_file(source, copy)
-                content = untrusted.read_file(copy, limits.total_bytes)
-                target.unlink(missing_ok=True)
-                target.write_bytes(content)
+                untrusted.copy_file(copy, target, limits)
 
 
 class HarborAgentWorkflowContext[TConfig](AgentWorkflowContext[TConfig]):
@@ -113,7 +110,7 @@ class HarborAgentWorkflowContext[TConfig](AgentWorkflowContext[TConfig]):
     __slots__ = ("environment",)
 
     environment: RolloutEnvironment
-    """Driven from the host, or None where the workflow runs inside the container itself."""
+    """To run commands in, and to exchange files with."""
 
     @classmethod
     def of(cls, ctx: AgentWorkflowContext[TConfig], environment: RolloutEnvironment) -> Self:
@@ -133,6 +130,7 @@ def with_environment(workflow: type[AgentWorkflow[Any]]) -> type[AgentWorkflow[A
     """The workflow, whose context has the environment of the rollout."""
 
     async def run(self: AgentWorkflow[Any], ctx: AgentWorkflowContext[Any]) -> Any:
-        return await workflow.run(self, HarborAgentWorkflowContext.of(ctx, environment_here.get()))
+        own = HarborAgentWorkflowContext[Any].of(ctx, environment_here.get())
+        return await workflow.run(self, own)
 
     return type(workflow.__name__, (workflow,), {"run": run, "__module__": workflow.__module__})

@@ -1,10 +1,13 @@
 """Images built before the first rollout, named by what is in them."""
 
+import asyncio
 import hashlib
-import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 from osmosis_core import BackendError, ConfigError
 from osmosis_harbor.docker import docker
@@ -24,7 +27,7 @@ def content_tag(*parts: Path | str) -> str:
         for path in _entries(part):
             digest.update(f"{path.relative_to(part)}\0{path.lstat().st_mode:o}\0".encode())
             if path.is_symlink():
-                digest.update(os.readlink(path).encode())
+                digest.update(str(path.readlink()).encode())
             elif path.is_file():
                 digest.update(hashlib.sha256(path.read_bytes()).digest())
     return f"{REPOSITORY}:{digest.hexdigest()[:16]}"
@@ -57,3 +60,33 @@ def ensure_built(
             except BackendError as error:
                 text = f"the image of {str(context)!r} was not built: {error}"
                 raise BackendError(text) from error
+
+
+def ensure_pulled(image: str) -> None:
+    """Fetch an image that is not here.
+
+    Raises:
+        BackendError: it cannot be fetched.
+    """
+    with suppress(BackendError):
+        docker("image", "inspect", image)
+        return
+    docker("pull", "--quiet", image, timeout_sec=None)
+
+
+def prepared[T](prepare: Callable[[], T]) -> "Future[T]":
+    """Call it in a thread; waits for it here unless an event loop is running, and raises then."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(prepare())
+        except BaseException as error:  # boundary: raised where it is waited for
+            done.set_exception(error)
+
+    Thread(target=run, name="osmosis-harbor-images", daemon=True).start()
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        done.result()
+    return done

@@ -1,5 +1,8 @@
-"""A Harbor environment on plain docker verbs: half the time of compose, one container, no network."""
+"""A Harbor environment on plain docker verbs, in half the time that compose takes."""
 
+# pyright: reportMissingTypeStubs=false
+
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -30,7 +33,7 @@ class LightEnvironment(BaseEnvironment):
         self._run_options = run_options
         self._lifetime_sec = lifetime_sec
         self._container = ""
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
 
     @staticmethod
     def type() -> str:
@@ -85,7 +88,7 @@ class LightEnvironment(BaseEnvironment):
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         """Copy a directory as it is."""
-        Path(target_dir).mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(Path(target_dir).mkdir, parents=True, exist_ok=True)
         await self._copy(f"{self._container}:{source_dir}/.", str(target_dir))
 
     async def exec(

@@ -1,13 +1,17 @@
 """A Harbor task directory: what it is made of, and the copy that one rollout is given."""
 
+# pyright: reportMissingTypeStubs=false
+
 import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from harbor.models.task.config import NetworkMode, TaskConfig, TaskOS, VerifierEnvironmentMode
+from harbor.utils.env import resolve_env_vars
 
 from osmosis_core import ConfigError, Message
+from osmosis_harbor import images
 
 _PLACEHOLDER = "#!/bin/bash\n# The tests are brought in when the agent has ended.\n"
 
@@ -38,6 +42,44 @@ class TaskTemplate:
     def has_dockerfile(self) -> bool:
         """True when there is an image to build."""
         return (self.environment_dir / "Dockerfile").exists()
+
+    @property
+    def tests_user(self) -> str | int | None:
+        """Who runs the tests in the container."""
+        return self.config.verifier.user
+
+    def tests_env(self) -> dict[str, str]:
+        """Variables of the tests, filled in from the host's.
+
+        Raises:
+            ConfigError: the host lacks one.
+        """
+        try:
+            return resolve_env_vars(self.config.verifier.env)
+        except ValueError as error:
+            raise ConfigError(f"[verifier].env of task.toml: {error}") from error
+
+    def deadlines(self) -> tuple[float | None, float | None]:
+        """Seconds for the agent and for its verifier, where the task says them."""
+        verifier = self.config.verifier
+        is_set = "timeout_sec" in verifier.model_fields_set
+        return self.config.agent.timeout_sec, verifier.timeout_sec if is_set else None
+
+    def prebuild(self, home: Path) -> str | None:
+        """The image of the task, built or fetched unless it is there; None when compose has it.
+
+        Raises:
+            BackendError: it was not built.
+        """
+        environment = self.config.environment
+        if self.has_dockerfile:
+            tag = images.content_tag(self.environment_dir)
+            timeout_sec = environment.build_timeout_sec
+            images.ensure_built(tag, self.environment_dir, home, timeout_sec=timeout_sec)
+            return tag
+        if environment.docker_image is not None:
+            images.ensure_pulled(environment.docker_image)
+        return environment.docker_image
 
     def write(
         self,
@@ -90,12 +132,12 @@ def load_task(task_dir: Path, custom_tests_dir: Path | None) -> TaskTemplate:
             "container, or on the host"
         )
     template = TaskTemplate(task_dir, config, _tests_dir(task_dir, custom_tests_dir))
-    if not (config.environment.docker_image or template.has_dockerfile):
-        if not template.has_compose_file:
-            raise ConfigError(
-                f"task {where!r} has no environment; add environment/Dockerfile, or docker_image "
-                "in [environment] of task.toml"
-            )
+    has_image = config.environment.docker_image or template.has_dockerfile
+    if not (has_image or template.has_compose_file):
+        raise ConfigError(
+            f"task {where!r} has no environment; add environment/Dockerfile, or docker_image in "
+            "[environment] of task.toml"
+        )
     return template
 
 

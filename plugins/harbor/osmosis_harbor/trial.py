@@ -1,5 +1,7 @@
 """A Harbor trial that stays open while the phases of a rollout run on the host."""
 
+# pyright: reportMissingTypeStubs=false
+
 import asyncio
 import logging
 import shutil
@@ -39,7 +41,7 @@ class HeldAgent(BaseAgent):
     """Hands the environment over and waits for the workflow to end."""
 
     def __init__(self, *args: Any, session: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
         self._session = _sessions[session]
 
     @staticmethod
@@ -87,6 +89,9 @@ class Session:
         self.key = uuid.uuid4().hex[:16]
         self.directory = directory / self.key
         self.directory.mkdir(mode=0o700, parents=True)
+        self.task_dir, self.sockets = self.directory / "task", self.directory / "run"
+        self.sockets.mkdir()
+        self.sockets.chmod(0o755)  # a container's user is anybody; the way here is not open
         self.rewards: dict[str, float] = {}
         self._task: asyncio.Task[TrialResult] | None = None
         self._environment: asyncio.Future[BaseEnvironment] = asyncio.Future()
@@ -96,7 +101,6 @@ class Session:
     async def start(
         self,
         queue: TrialQueue,
-        task_dir: Path,
         environment: EnvironmentConfig,
         trial_name: str,
         trials_dir: Path,
@@ -109,7 +113,7 @@ class Session:
         _sessions[self.key] = self
         held = {"session": self.key}
         config = TrialConfig(
-            task=TaskConfig(path=task_dir),
+            task=TaskConfig(path=self.task_dir),
             trial_name=trial_name,
             trials_dir=trials_dir,
             environment=environment,

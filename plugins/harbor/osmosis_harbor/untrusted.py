@@ -1,8 +1,8 @@
 """Files that come out of a container: only regular ones, nothing followed, no more than a cap."""
 
 import errno
+import io
 import os
-import shutil
 import stat
 import subprocess
 import tarfile
@@ -13,6 +13,8 @@ from typing import IO
 
 from osmosis_core import BackendError
 from osmosis_harbor.docker import last_line
+
+_CHUNK = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,12 @@ def read_file(path: Path, limit: int) -> bytes:
     if len(content) > limit:
         raise BackendError(f"{path.name!r} of the container has more than {limit} bytes")
     return content
+
+
+def copy_file(source: Path, target: Path, limits: Limits) -> None:
+    """Copy a regular file; errors as `read_file`."""
+    content = read_file(source, limits.total_bytes)
+    _write(target, io.BytesIO(content), len(content))
 
 
 def copy_tree(source: Path, target: Path, limits: Limits) -> None:
@@ -85,9 +93,7 @@ def copy_from_container(
             process.kill()
 
 
-def _unpack(
-    tar: tarfile.TarFile, source: str, target: Path, limits: Limits, is_dir: bool
-) -> None:
+def _unpack(tar: tarfile.TarFile, source: str, target: Path, limits: Limits, is_dir: bool) -> None:
     left, members = _Left(limits), iter(tar)
     first = next(members, None)
     if first is None or first.isdir() != is_dir or not (first.isreg() or first.isdir()):
@@ -121,19 +127,8 @@ def _write(target: Path, file: IO[bytes], size: int) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     with target.open("xb") as copy:
-        shutil.copyfileobj(_Capped(file, size), copy)
-
-
-class _Capped:
-    """Reads no more than was announced: a file may grow while it is copied."""
-
-    def __init__(self, file: IO[bytes], left: int) -> None:
-        self._file, self._left = file, left
-
-    def read(self, size: int) -> bytes:
-        chunk = self._file.read(min(size, self._left))
-        self._left -= len(chunk)
-        return chunk
+        while size > 0 and (chunk := file.read(min(size, _CHUNK))):  # a file may grow meanwhile
+            size -= copy.write(chunk)
 
 
 class _Left:

@@ -9,11 +9,11 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-TOOLS = (
-    "bash sh cat chmod chown cp cut date dd dirname echo env false find grep gzip head id kill ln "
-    "ls mkdir mkfifo mktemp mv od ps pwd readlink realpath rm rmdir sed seq sleep sort stat tail "
-    "tar tee test timeout touch tr true truncate uname wc which whoami xargs yes"
-).split()
+TOOLS = """
+bash sh cat chmod chown cp date dd dirname echo env false find grep gzip head id kill ln ls mkdir
+cut mkfifo mktemp mv od ps pwd readlink realpath rm rmdir sed seq sleep sort stat tail tar tee test
+timeout touch tr true truncate uname wc which whoami xargs yes
+"""
 SKIPPED = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3"}
 ETC = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\nagent:x:1000:1000::/workspace:/bin/bash\n",
@@ -47,7 +47,7 @@ def write(stream: io.RawIOBase) -> None:
 
 def tools() -> Iterator[str]:
     """Paths of the tools that are here."""
-    for name in TOOLS:
+    for name in TOOLS.split():
         found = next((p for p in ("/usr/bin", "/bin") if Path(p, name).exists()), None)
         if found:
             yield f"{found}/{name}"

@@ -2,11 +2,12 @@
 # A Docker daemon of its own for tests, with compose and a base image, without installing anything:
 #   docker_daemon.sh start DIR PYTHON   unpack, start, import the base image; DIR/env is to be sourced
 #   docker_daemon.sh stop DIR           stop the daemon and remove DIR
+#   docker_daemon.sh bubblewrap DIR     unpack bubblewrap only, to DIR/root/usr/bin/bwrap
 # Needs root, and apt with a Debian or Ubuntu mirror. What it lacks is its one line on stderr.
 set -euo pipefail
 
 BASE_IMAGE=osmosis-test-base:latest
-PACKAGES="containerd docker.io libdevmapper1.02.1 libseccomp2 runc tini bubblewrap"
+PACKAGES="containerd docker.io libdevmapper1.02.1 libseccomp2 runc tini"
 
 die() { echo "docker_daemon.sh: $*" >&2; exit 1; }
 
@@ -27,7 +28,6 @@ unpack() { # DIR ROOT PACKAGE...: download what is named into DIR and lay it out
 }
 
 unpack_docker() {
-  APT_OPTIONS=()
   # shellcheck disable=SC2086
   unpack "$1/debs" "$1/root" $PACKAGES
 }
@@ -105,8 +105,10 @@ stop() {
   rm -rf "$dir"
 }
 
+APT_OPTIONS=()
 case "${1:-}" in
   start) start "$(readlink -f "$2")" "${3:-$(type -P python3)}" ;;
+  bubblewrap) unpack "$(readlink -f "$2")/debs" "$(readlink -f "$2")/root" bubblewrap ;;
   stop) stop "$(readlink -f "$2")" ;;
   *) die "say start DIR [PYTHON], or stop DIR" ;;
 esac
