@@ -72,8 +72,7 @@ class RolloutEnvironment:
     ) -> None:
         """Copy the regular files below a directory out of the container.
 
-        Raises:
-            BackendError: it is no directory, or exceeds the limits.
+        Directories are made for files only. Errors as `download_file`.
         """
         await self._download(source_dir, Path(target_dir), limits, is_dir=True)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -114,12 +113,7 @@ async def _ran(environment: RolloutEnvironment, relay: Relay, phase: Phase) -> E
 
 async def _collect(environment: RolloutEnvironment, target: Path, output: str) -> None:
     """Artifacts and output of the workflow, where `ctx.artifacts_dir` is on the host."""
-    kept = target.with_name(f".{target.name}")
-    with suppress(BackendError):
-        await environment.download_dir(inside.ARTIFACTS, kept)
-    if kept.is_dir():
-        is_empty = not any(kept.iterdir())
-        kept.rmdir() if is_empty else kept.rename(target)
+    await environment.download_dir(inside.ARTIFACTS, target)
     if output:
         await asyncio.to_thread(_write_log, target, output)
 

@@ -100,7 +100,6 @@ def _unpack(tar: tarfile.TarFile, source: str, target: Path, limits: Limits, is_
         kind = "directory" if is_dir else "regular file"
         raise BackendError(f"{source!r} in the container is no {kind}")
     if is_dir:
-        target.mkdir(parents=True, exist_ok=True)
         for path, member in _below(members):
             left.take(member.size)
             _extract(tar, member, target / path)

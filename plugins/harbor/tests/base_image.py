@@ -14,6 +14,7 @@ bash sh cat chmod chown cp date dd dirname echo env false find grep gzip head id
 cut mkfifo mktemp mv od ps pwd readlink realpath rm rmdir sed seq sleep sort stat tail tar tee test
 timeout touch tr true truncate uname wc which whoami xargs yes
 """
+FOR_WHEELS = "libdl.so.2 libgcc_s.so.1 libm.so.6 libpthread.so.0 librt.so.1 libstdc++.so.6 libutil.so.1"
 SKIPPED = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3"}
 ETC = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\nagent:x:1000:1000::/workspace:/bin/bash\n",
@@ -28,6 +29,7 @@ def write(stream: io.RawIOBase) -> None:
     prefix = Path(os.path.realpath(sys.base_prefix))
     files = {Path(tool) for tool in tools()} | set(interpreter(prefix))
     binaries = [file for file in files if is_elf(file)]
+    files |= {path for name in FOR_WHEELS.split() for path in Path("/usr/lib").glob(f"*/{name}")}
     files |= set(libraries(binaries))
     with tarfile.open(fileobj=stream, mode="w|") as tar:
         for name, mode in DIRECTORIES.items():
