@@ -262,6 +262,8 @@ class HarborBackend(PlacedBackend):
 
     async def _close(self, session: Session, was_good: bool) -> None:
         await session.close(was_good=was_good)
+        if not was_good:
+            await self._containers.remove_left(session.key)
         if self._trials_dir is not None and was_good and not self._keeps_good:
             shutil.rmtree(self._trials_dir / _trial_name(session), ignore_errors=True)
 

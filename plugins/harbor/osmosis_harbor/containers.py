@@ -101,8 +101,13 @@ class Containers:
         if not self.is_docker:
             return None
         labelled = f"label={SESSION_LABEL}={session}"
-        said = await docker_async("ps", "--quiet", "--no-trunc", "--filter", labelled)
+        said = await docker_async("ps", "--all", "--quiet", "--no-trunc", "--filter", labelled)
         return next(iter(said.stdout.split()), None)
+
+    async def remove_left(self, session: str) -> None:
+        """Remove the container of a session that was ended in the middle of something."""
+        if (container := await self.container_of(session)) is not None:
+            await docker_async("rm", "--force", "--volumes", container)
 
 
 def environment_base(

@@ -55,7 +55,7 @@ def ensure_built(
             file.flush()
             named = ("--file", file.name) if dockerfile else ()
             try:
-                arguments = ("--quiet", "--tag", tag, *named, str(context))
+                arguments = ("--quiet", "--force-rm", "--tag", tag, *named, str(context))
                 docker("build", *arguments, timeout_sec=timeout_sec)
             except BackendError as error:
                 text = f"the image of {str(context)!r} was not built: {error}"

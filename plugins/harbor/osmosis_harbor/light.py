@@ -33,6 +33,7 @@ class LightEnvironment(BaseEnvironment):
         self._run_options = run_options
         self._lifetime_sec = lifetime_sec
         self._container = ""
+        self._starting: asyncio.Task[Output] | None = None
         super().__init__(*args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
 
     @staticmethod
@@ -64,14 +65,17 @@ class LightEnvironment(BaseEnvironment):
         sleep = ("sleep", str(self._lifetime_sec))
         image = self.task_env_config.docker_image or ""
         options = ("--detach", "--pull", "never", "--entrypoint", sleep[0], *limits)
-        started = await docker_async("run", *options, *self._run_options, image, *sleep[1:])
+        run = docker_async("run", *options, *self._run_options, image, *sleep[1:])
+        self._starting = asyncio.create_task(run)
+        started = await asyncio.shield(self._starting)  # a cancel must not lose the container
         self._container = _checked("run", started).stdout.strip()
         await self.exec(f"mkdir -p {LOG_DIRS} && chmod 777 {LOG_DIRS}", user="root")
 
     async def stop(self, delete: bool) -> None:
         """Kill the container and remove it."""
-        if self._container:
-            await docker_async("rm", "--force", "--volumes", self._container)
+        if self._starting is not None:
+            container = (await self._starting).stdout.strip()
+            await docker_async("rm", "--force", "--volumes", *container.split())
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         """Copy a file of the host into the container."""
@@ -89,7 +93,8 @@ class LightEnvironment(BaseEnvironment):
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         """Copy a directory as it is."""
         await asyncio.to_thread(Path(target_dir).mkdir, parents=True, exist_ok=True)
-        await self._copy(f"{self._container}:{source_dir}/.", str(target_dir))
+        if self._container:  # Harbor asks for logs also when nothing was started
+            await self._copy(f"{self._container}:{source_dir}/.", str(target_dir))
 
     async def exec(
         self,

@@ -14,8 +14,9 @@ _REWARD_LIMIT = 64 * 1024
 _CLEAN = (
     # Only the container's own processes: with `pid: host` the first one is not ours.
     '[ "$(cat /proc/1/comm)" = sleep ] && kill -9 -1; '
-    f"rm -rf /tests {_VERIFIER_DIR} && mkdir -p /tests {_VERIFIER_DIR} && "
-    f"chmod 777 {_VERIFIER_DIR}"
+    f"rm -rf /tests; [ -L {_VERIFIER_DIR} ] && rm {_VERIFIER_DIR}; "
+    f"mkdir -p /tests {_VERIFIER_DIR} && chmod 777 {_VERIFIER_DIR} && cd {_VERIFIER_DIR} && "
+    "rm -rf -- * .[!.]*"  # the directory itself may be a mount
 )
 
 

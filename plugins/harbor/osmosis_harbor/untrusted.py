@@ -36,9 +36,10 @@ def read_file(path: Path, limit: int) -> bytes:
     except OSError as error:
         why = "it is a link" if error.errno == errno.ELOOP else error.strerror
         raise BackendError(f"{path.name!r} of the container cannot be read: {why}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise BackendError(f"{path.name!r} of the container is no regular file")
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise BackendError(f"{path.name!r} of the container is no regular file")
         content = file.read(limit + 1)
     if len(content) > limit:
         raise BackendError(f"{path.name!r} of the container has more than {limit} bytes")

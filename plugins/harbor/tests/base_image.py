@@ -14,7 +14,9 @@ bash sh cat chmod chown cp date dd dirname echo env false find grep gzip head id
 cut mkfifo mktemp mv od ps pwd readlink realpath rm rmdir sed seq sleep sort stat tail tar tee test
 timeout touch tr true truncate uname wc which whoami xargs yes
 """
-FOR_WHEELS = "libdl.so.2 libgcc_s.so.1 libm.so.6 libpthread.so.0 librt.so.1 libstdc++.so.6 libutil.so.1"
+FOR_WHEELS = (
+    "libdl.so.2 libgcc_s.so.1 libm.so.6 libpthread.so.0 librt.so.1 libstdc++.so.6 libutil.so.1"
+)
 SKIPPED = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3"}
 ETC = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\nagent:x:1000:1000::/workspace:/bin/bash\n",
