@@ -1,6 +1,7 @@
 """The image of a task with the user's code in it: a wheel of theirs, and what that needs."""
 
 import importlib.metadata
+import importlib.resources
 import json
 import shutil
 import subprocess
@@ -8,7 +9,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import osmosis_core
 from osmosis_core import BackendError, ConfigError
 from osmosis_harbor.docker import docker, last_line
 from osmosis_harbor.images import content_tag, ensure_built
@@ -30,7 +30,9 @@ def build_with_code(image: str, code_dir: Path, home: Path) -> str:
         ConfigError: the image has no Python that can run it.
         BackendError: something was not built.
     """
-    own = (Path(osmosis_core.__file__).parent, Path(__file__).parent)
+    own = [
+        Path(str(importlib.resources.files(name))) for name in ("osmosis_core", "osmosis_harbor")
+    ]
     tag = content_tag(
         image, docker("image", "inspect", "--format", "{{.Id}}", image), code_dir, *own
     )

@@ -1,5 +1,7 @@
 """Workflows inside the container: what they are given, and what is believed of them."""
 
+import shutil
+
 import container_programs as programs
 import pytest
 
@@ -8,7 +10,6 @@ from osmosis_core.testing import ScriptedPolicy
 from osmosis_core.testing.backend_conformance.kit import request, rewards, run
 from osmosis_harbor import HarborBackend
 
-HERE = __file__.rpartition("/")[0]
 slow = pytest.mark.slow
 KINDS = pytest.mark.parametrize("kind", ["docker", "light"])
 
@@ -18,8 +19,7 @@ def options(docker, task_dir, tmp_path):
     """Of a backend whose workflows run inside."""
     code = tmp_path / "code"
     code.mkdir()
-    for name in ("container_programs.py",):
-        (code / name).write_text(open(f"{HERE}/{name}").read())  # noqa: PTH123, SIM115
+    shutil.copy(programs.__file__, code)
     return {
         "task_dir": task_dir,
         "user_code_dir": code,
@@ -31,11 +31,12 @@ def options(docker, task_dir, tmp_path):
 
 async def ran(options, workflow, grader=programs.Half, config=None, **fields):
     backend = HarborBackend(workflow=workflow, workflow_config=config, grader=grader, **options)
-    async with ScriptedPolicy("4", "5") as policy:
+    policy = ScriptedPolicy("4", "5", api_key="sk-secret")
+    async with policy:
         with RolloutContext(policy.base_url, "sk-secret"):
             reported = await run(backend, request(**fields))
     await backend.shutdown()
-    return reported, policy
+    return reported
 
 
 @slow
@@ -43,13 +44,13 @@ async def ran(options, workflow, grader=programs.Half, config=None, **fields):
 async def test_workflow_in_the_container_has_no_key_and_no_tests(kind, options):
     config = programs.WordConfig(word="told")
     path = "container_programs:Inspects"
-    reported, policy = await ran({**options, "environment": kind}, path, config=config)
+    reported = await ran({**options, "environment": kind}, path, config=config)
     assert reported.workflow.status is RolloutStatus.SUCCESS, reported.workflow
     sample = reported.workflow.samples["main"]
     assert sample.messages[-1]["content"] == (
         "run False http+unix://%2Frun%2Fosmosis%2Frelay.sock/v1"
     )
-    assert policy.requests[0].headers["authorization"] == "Bearer sk-secret"
+    assert [call.error for call in sample.calls] == [None], "the policy asks for the key"
     kept = options["artifacts_root"] / "r-1/artifacts"
     assert (kept / "note.txt").read_text() == "told"
     assert "printed inside" in (kept / "container.log").read_text()
@@ -67,7 +68,7 @@ async def test_results_are_those_of_the_local_backend(options):
             for key, sample in result.samples.items()
         }  # fmt: skip
 
-    inside, _ = await ran(options, programs.TwoAgents)
+    inside = await ran(options, programs.TwoAgents)
     async with ScriptedPolicy("4", "5") as policy:
         with RolloutContext(policy.base_url, "sk-secret"):
             local = LocalBackend(workflow=programs.TwoAgents, grader=programs.Half)
@@ -78,7 +79,7 @@ async def test_results_are_those_of_the_local_backend(options):
 
 @slow
 async def test_forged_result_brings_no_reward_label_or_calls(options):
-    reported, _ = await ran(options, "container_programs:Lies", grader=None, metadata={})
+    reported = await ran(options, "container_programs:Lies", grader=None, metadata={})
     sample = reported.workflow.samples["main"]
     assert (sample.reward, sample.label) == (None, "42")
     assert [call.answer["content"] for call in sample.calls] == ["4"]
@@ -86,7 +87,7 @@ async def test_forged_result_brings_no_reward_label_or_calls(options):
 
 @slow
 async def test_result_that_is_none_is_a_failure(options):
-    reported, _ = await ran(options, "container_programs:Lies", metadata={"raw": '{"status": 1}'})
+    reported = await ran(options, "container_programs:Lies", metadata={"raw": '{"status": 1}'})
     assert "the container gave no result" in reported.workflow.err_message
     assert [call.answer["content"] for call in reported.workflow.sample.calls] == ["4"]
 
@@ -94,7 +95,7 @@ async def test_result_that_is_none_is_a_failure(options):
 @slow
 @pytest.mark.parametrize("workflow, why", [("Crashes", "status 3"), ("Missing", "no 'Missing'")])
 async def test_crash_and_missing_code_are_told(workflow, why, options):
-    reported, _ = await ran(options, f"container_programs:{workflow}")
+    reported = await ran(options, f"container_programs:{workflow}")
     assert reported.workflow.status is RolloutStatus.FAILURE
     assert why in reported.workflow.err_message
 
@@ -102,7 +103,7 @@ async def test_crash_and_missing_code_are_told(workflow, why, options):
 @slow
 async def test_deadline_ends_the_workflow_and_its_container(options):
     path = "container_programs:HangsInside"
-    reported, _ = await ran(options, path, agent_timeout_sec=3.0)
+    reported = await ran(options, path, agent_timeout_sec=3.0)
     assert reported.workflow.err_category is RolloutErrorCategory.TIMEOUT
 
 
@@ -136,5 +137,5 @@ async def test_project_is_built_into_a_wheel_with_its_own_dependencies(options, 
     (project / "their_agent").mkdir(parents=True)
     (project / "pyproject.toml").write_text(PROJECT)
     (project / "their_agent/__init__.py").write_text(AGENT)
-    reported, _ = await ran({**options, "user_code_dir": project}, "their_agent:Says")
+    reported = await ran({**options, "user_code_dir": project}, "their_agent:Says")
     assert reported.workflow.sample.messages[0]["content"] == "2.3.0", reported.workflow
