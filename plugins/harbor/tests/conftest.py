@@ -38,7 +38,13 @@ def state():
 
 @pytest.fixture(scope="session")
 def daemon():
-    """Environment variables of a private Docker daemon; skipped, loudly, where none can be had."""
+    """Environment variables of a private Docker daemon; skipped, loudly, where none can be had.
+
+    With OSMOSIS_TEST_DOCKER it is the one that the environment names, with its base image.
+    """
+    if os.environ.get("OSMOSIS_TEST_DOCKER"):
+        yield {}
+        return
     with tempfile.TemporaryDirectory(prefix="oh-docker-") as folder:
         command = [str(SCRIPT), "start", folder, sys.executable]
         try:
