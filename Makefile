@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-mixed test test-full lint types fix capabilities wheels bench clean
 
-PLUGINS := strands langgraph openai_agents eval gateway loop_watch harbor
+PLUGINS := strands langgraph openai_agents eval gateway loop_watch process harbor
 EXAMPLES := plugin_call_log plugins/osmosis_pydantic_ai plugins/osmosis_smolagents
 EDITABLE := -e . $(PLUGINS:%=-e plugins/%) $(EXAMPLES:%=-e examples/%)
 BIN := .venv/bin
@@ -60,6 +60,7 @@ bench: $(STAMP) ## benchmarks, side by side with the peer when it can be install
 	$(BIN)/python benchmarks/records.py
 	$(BIN)/python benchmarks/mixed.py
 	$(BIN)/python benchmarks/loop_watch.py
+	$(BIN)/python benchmarks/backends.py
 
 clean: ## remove everything that was installed or built
 	rm -rf .venv .venv-kernel .venv-peer dist .osmosis

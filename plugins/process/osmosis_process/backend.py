@@ -1,0 +1,179 @@
+"""`ProcessBackend`: rollouts in a pool of worker processes."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from dataclasses import replace
+from typing import Any
+
+from osmosis_core import (
+    BackendError,
+    ConcurrencyLimiter,
+    ConfigError,
+    ExecutionResult,
+    RolloutErrorCategory,
+)
+from osmosis_core.backends.phase import Phase
+from osmosis_core.backends.placed import PlacedBackend, Run
+from osmosis_core.execution import failed, late_text
+from osmosis_process.handle import WorkerLostError
+from osmosis_process.pool import Pool
+from osmosis_process.program import Parcel
+from osmosis_process.worker import IN_WORKER
+
+_PER_WORKER = 4
+_CATEGORIES = {
+    "late": RolloutErrorCategory.TIMEOUT,
+    "alone": RolloutErrorCategory.AGENT_ERROR,
+}
+
+
+class ProcessBackend(PlacedBackend):
+    """Runs rollouts in worker processes, several at once in each.
+
+    Keyword arguments beside those of `PlacedBackend`:
+
+    Args:
+        num_workers: processes; by default one per processor that this one may use. They start
+            when they are needed.
+        max_concurrent_per_worker: rollouts at once in one worker. It lowers the cap on all; None
+            spreads as many as that cap says, and without any cap 4 per worker run.
+        max_rollouts_per_worker: a worker that has run so many is replaced.
+        max_memory_mb: a worker whose resident memory is larger when a rollout ends is replaced.
+        max_restarts: how often a rollout whose worker was lost through no fault of its own runs
+            again, from its beginning. What it had asked the policy before is not in its samples.
+        grace_sec: seconds for a rollout to end by itself after its deadline or a cancel. Then its
+            worker is killed, or where only this rollout does not listen, left by all others.
+
+    Raises:
+        ConfigError: an argument is wrong, or a class or config cannot be sent to a worker.
+    """
+
+    is_elsewhere = True
+
+    def __init__(
+        self,
+        *,
+        num_workers: int | None = None,
+        max_concurrent_per_worker: int | None = None,
+        max_rollouts_per_worker: int | None = None,
+        max_memory_mb: float | None = None,
+        max_restarts: int = 1,
+        grace_sec: float = 5.0,
+        **options: Any,
+    ) -> None:
+        if IN_WORKER in os.environ:
+            text = "a worker imports the script that builds this ProcessBackend, and would build"
+            mend = 'put what the script does under `if __name__ == "__main__":`'
+            raise ConfigError(f"{text} it again; {mend}")
+        _check(
+            num_workers=num_workers,
+            max_concurrent_per_worker=max_concurrent_per_worker,
+            max_rollouts_per_worker=max_rollouts_per_worker,
+        )
+        self.num_workers = num_workers or len(os.sched_getaffinity(0))
+        self.default_concurrency = self.num_workers * (max_concurrent_per_worker or _PER_WORKER)
+        super().__init__(**options)
+        if max_concurrent_per_worker is not None:
+            most = self.num_workers * max_concurrent_per_worker
+            self._limiter = ConcurrencyLimiter(min(self.max_concurrency or most, most))
+        self._max_restarts = max_restarts
+        self._pool = Pool(
+            Parcel.of(self.program),
+            self._artifacts_root / "workers",
+            self.num_workers,
+            grace_sec,
+            max_rollouts_per_worker,
+            max_memory_mb,
+        )
+        self._alone = ConcurrencyLimiter(self.num_workers)
+        weakref.finalize(self, self._pool.kill)
+
+    async def place(self, run: Run, phase: Phase) -> ExecutionResult:
+        """Send the phase to a worker, and once more if that was lost for another's sake."""
+        placed, began = self._placed_among_others, time.monotonic()
+        for restarts_left in range(self._max_restarts, -1, -1):
+            try:
+                return await placed(run, phase)
+            except WorkerLostError as lost:
+                is_final = lost.blame in ("late", "alone") or run.cutoff.cancelled
+                if is_final or not restarts_left:
+                    return _lost(phase, lost, time.monotonic() - began)
+                if lost.blame == "one of many":
+                    placed = self._placed_alone
+            phase = replace(phase, spent_sec=time.monotonic() - run.submitted_at)
+        raise AssertionError
+
+    async def _placed_among_others(self, run: Run, phase: Phase) -> ExecutionResult:
+        worker = self._pool.pick()
+        try:
+            return await worker.run(run, phase, _limit_sec(phase))
+        finally:
+            self._pool.recycle(worker)
+
+    async def _placed_alone(self, run: Run, phase: Phase) -> ExecutionResult:
+        limit_sec, has_slot = _limit_sec(phase), False
+        deadline = None if limit_sec is None else time.monotonic() + limit_sec
+        try:
+            async with run.cutoff.until(deadline, _late_text(phase)):
+                await self._alone.acquire()
+                has_slot = True
+            worker = self._pool.start()
+            worker.is_active = False
+            return await worker.run(run, phase, _limit_sec(phase))
+        finally:
+            if has_slot:
+                self._alone.release()
+
+    def health(self) -> dict[str, Any]:
+        """As every backend, and `workers`: process, phases that run, workflows so far, memory."""
+        workers = [
+            {
+                "pid": worker.pid,
+                "running": len(worker.phases),
+                "workflows": worker.workflows,
+                "memory_mb": round(worker.memory_mb, 1),
+            }
+            for worker in self._pool.workers
+            if not worker.is_over
+        ]
+        return {**super().health(), "workers": workers}
+
+    async def shutdown(self) -> None:
+        """Cancel what runs and end the workers; they start again when they are needed again."""
+        await super().shutdown()
+        await self._pool.close()
+
+
+def _check(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise ConfigError(f"{name} is {number!r}; give 1 or more, or None")
+
+
+def _limit_sec(phase: Phase) -> float | None:
+    """Seconds that the phase has left."""
+    if phase.samples is not None:
+        return phase.request.grader_timeout_sec
+    timeout_sec = phase.request.agent_timeout_sec
+    return None if timeout_sec is None else timeout_sec - phase.spent_sec
+
+
+def _late_text(phase: Phase) -> str:
+    if phase.samples is not None:
+        return late_text("grader", phase.request.grader_timeout_sec, 0.0)
+    return late_text("workflow", phase.request.agent_timeout_sec, phase.spent_sec)
+
+
+def _lost(phase: Phase, lost: WorkerLostError, duration_sec: float) -> ExecutionResult:
+    """The failure of a rollout whose worker is gone."""
+    text, category = str(lost), _CATEGORIES.get(lost.blame, RolloutErrorCategory.INTERNAL_ERROR)
+    if lost.blame == "late":
+        text = f"{_late_text(phase)}; {text}"
+    result = failed(BackendError(text, category=category), phase.samples or {})
+    times = {"grading_sec": round(duration_sec, 6)}
+    if phase.samples is None:
+        times = {"queued_sec": round(phase.spent_sec, 6), "duration_sec": round(duration_sec, 6)}
+    return replace(result, extra_fields=times)
