@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-mixed test test-full lint types fix capabilities wheels bench clean
 
-PLUGINS := strands langgraph openai_agents eval gateway loop_watch server process ray
+PLUGINS := strands langgraph openai_agents eval gateway loop_watch server process ray harbor
 EXAMPLES := plugin_call_log plugins/osmosis_pydantic_ai plugins/osmosis_smolagents
 EDITABLE := -e . $(PLUGINS:%=-e plugins/%) $(EXAMPLES:%=-e examples/%)
 BIN := .venv/bin
@@ -11,13 +11,13 @@ STAMP := .venv/.installed
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml) $(EXAMPLES:%=examples/%/pyproject.toml)
+$(STAMP): pyproject.toml constraints.txt overrides.txt $(wildcard plugins/*/pyproject.toml) $(EXAMPLES:%=examples/%/pyproject.toml)
 	@for python in python3.12 python3.13 python3.14 python3 python; do \
 	  if $$python -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then \
 	    test -x $(BIN)/python || $$python -m venv .venv; found=1; break; fi; done; \
 	  test -n "$$found" || { echo "no Python 3.12 or newer found; install one"; exit 2; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --group dev $(EDITABLE)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --override overrides.txt --group dev $(EDITABLE)
 	@touch $@
 
 demo: $(STAMP) ## roll out real Strands agents on 200 word problems, with the embedded policy
