@@ -10,7 +10,7 @@ from osmosis_server.journal import Journal
 from osmosis_server.stats import Stats
 
 _EVERY_SEC = 1.0
-_PAUSE_SEC = 0.02
+_PAUSE_SEC = 0.005
 
 
 class Retention:
