@@ -67,7 +67,7 @@ class Reporter:
         if rollout.is_ended:
             raise Stopped
         protocol = self._protocols[submission.protocol]
-        settled = protocol.settle(submission, result)
+        settled = _without_secrets(protocol.settle(submission, result), submission)
         if settled.status is not result.status:
             self.end(rollout, submission, settled)
             raise Stopped

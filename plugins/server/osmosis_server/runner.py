@@ -158,7 +158,7 @@ class Runner:
 
         async def on_workflow(result: ExecutionResult) -> None:
             result = timed.told(result)
-            if grades:
+            if grades and result.status is RolloutStatus.SUCCESS:
                 await reporter.workflow_done(rollout, submission, result)
             else:
                 reporter.end(rollout, submission, result)
