@@ -275,6 +275,38 @@ async def test_result_that_cannot_be_reported_is_a_failure_that_says_so(
     assert "is not JSON serializable" in view.err_message
 
 
+@pytest.mark.parametrize("hook", ["result_body", "settle"])
+async def test_protocol_that_raises_ends_the_rollout_all_the_same(
+    serve, local, polled, ended, hook
+):
+    def broken(submission, result):
+        raise KeyError("broken")
+
+    async with serve(local()) as service:
+        setattr(service._reporter._protocols["polled"], hook, broken)
+        await service.admit(polled())
+        view = await ended(service)
+    assert (view.status, view.err_category) == ("failure", "internal_error")
+
+
+async def test_message_that_is_no_text_is_escaped(serve, local, polled, ended):
+    class Odd(AgentWorkflow):
+        async def run(self, ctx):
+            raise RuntimeError("\ud800")
+
+    async with serve(local(Odd)) as service:
+        await service.admit(polled())
+        assert (await ended(service)).err_message == "\\ud800"
+
+
+async def test_result_that_the_journal_cannot_keep_is_a_failure(serve, local, polled, ended):
+    async with serve(local()) as service:
+        service._reporter._protocols["polled"].result_body = lambda *_: {"not": "bytes"}
+        await service.admit(polled())
+        view = await ended(service)
+    assert view.err_message.startswith("its result cannot be kept: ")
+
+
 async def test_drain_lets_rollouts_end_and_admits_no_more(serve, local, gate, polled, until):
     async with serve(local(gate.workflow)) as service:
         await service.admit(polled())
@@ -357,9 +389,11 @@ async def test_observer_is_told_of_the_end_and_cannot_spoil_it(
         await until(lambda: "RuntimeError: r1 success" in caplog.text)
 
 
-@pytest.mark.parametrize(("ended_by_now", "retry_after"), [(0, 5), (100, 5), (1000, 1), (1, 60)])
+@pytest.mark.parametrize(
+    ("ended_by_now", "retry_after"), [(0, {5}), (100, {5, 6}), (1000, {1}), (1, {60})]
+)
 def test_retry_after_follows_the_throughput(ended_by_now, retry_after):
     throughput = Throughput()
     for _ in range(ended_by_now):
         throughput.count()
-    assert throughput.retry_after_sec(10_000) == retry_after
+    assert throughput.retry_after_sec(10_000) in retry_after
