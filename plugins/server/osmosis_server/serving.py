@@ -98,6 +98,7 @@ class _Server(uvicorn.Server):
             _with_state(app, state) if state else app,
             lifespan="off",
             http="httptools",
+            proxy_headers=False,  # nobody asks who called
             ws="none",
             log_config=None,
             log_level="warning",

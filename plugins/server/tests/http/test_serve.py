@@ -177,9 +177,8 @@ class TestRefusals:
     def test_address_that_is_not_ours(self, refused):
         assert "cannot listen on" in refused("sleeps.py", "--host", "203.0.113.7", "--insecure")
 
-    @pytest.mark.parametrize("key", ["", "a b"])
-    def test_key_that_is_none(self, refused, key):
-        assert "API key is blank" in refused("sleeps.py", OSMOSIS_SERVER_API_KEY=key)
+    def test_blank_key(self, refused):
+        assert "API key is blank" in refused("sleeps.py", OSMOSIS_SERVER_API_KEY="")
 
     def test_two_keys(self, refused):
         assert "give one of" in refused("sleeps.py", "--api-key", "a", "--generate-key")
@@ -188,11 +187,9 @@ class TestRefusals:
         ("option", "value", "said"),
         [
             ("--max-pending", "0", "settings: max_pending: "),
-            ("--max-pending", "many", "'many' is not a valid integer"),
             ("--polling-lease-timeout-sec", "30", "more than result_wait_timeout_sec"),
             ("--drain-grace-sec", "nan", "drain_grace_sec"),
             ("--allow-host", "http://x", "allowed host 'http://x' is no pattern"),
-            ("--callback-protocol", "grpc", "'grpc' is not one of"),
             ("--journal", "/proc/no/journal.db", "journal"),
         ],
     )
