@@ -11,7 +11,7 @@ from osmosis_server.registry import Registry
 from osmosis_server.stats import Stats
 
 _EVERY_SEC = 1.0
-_PAUSE_SEC = 0.02
+_PAUSE_SEC = 0.005
 
 
 class Retention:

@@ -67,6 +67,13 @@ class Marks(Grader):
                 ctx.set_sample_reward(sample_id, 0.5)
 
 
+class Broken(LocalBackend):
+    """A backend that does not keep its promises."""
+
+    async def execute(self, request, on_workflow_complete, on_grader_complete=None):
+        raise RuntimeError("the backend broke")
+
+
 @dataclass
 class Answer:
     status: int
@@ -205,7 +212,7 @@ async def serve(tmp_path, connect):
     """Start a server: `async with serve(backend=..., api_key=..., setting=...) as controller`."""
 
     @asynccontextmanager
-    async def start(backend=None, api_key=None, lifespan=None, **settings):
+    async def start(backend=None, api_key=None, lifespan=None, change=None, **settings):
         backend = backend or LocalBackend(workflow=Told, grader=Marks, artifacts_root=tmp_path)
         settings = {"journal": ":memory:", "drain_grace_sec": 0.0, **settings}
         app = create_rollout_server(
@@ -215,10 +222,17 @@ async def serve(tmp_path, connect):
             configure_logging=False,
             settings=ServerSettings(**settings),
         )
+        if change is not None:
+            change(app)
         async with serving(app) as origin, connect(origin, api_key) as controller:
             yield controller
 
     return start
+
+
+@pytest.fixture
+def broken(tmp_path):
+    return Broken(workflow=Told, grader=Marks, artifacts_root=tmp_path)
 
 
 @pytest.fixture
