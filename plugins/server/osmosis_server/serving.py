@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -89,6 +90,7 @@ async def _serve(app: FastAPI, listener: socket.socket, on_ready: Callable[[], N
         server = _Server(app, state or {})
         ending = _Ending(server, app.state.service)
         with ending.on_signals():
+            gc.freeze()  # what was imported need not be searched at each collection
             on_ready()
             await server.serve([listener, *(listener.dup() for _ in range(_ACCEPTORS - 1))])
         return ending.exit_code
