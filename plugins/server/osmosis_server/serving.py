@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -27,6 +28,9 @@ _BACKLOG = 2048
 _KEEP_ALIVE_SEC = 2160
 """Long polls pass load balancers that keep connections for half an hour (protocol.md 2.9)."""
 _FLUSH_SEC = 5
+_ACCEPTORS = 32
+"""uvloop accepts one connection per listening handle in each turn of the loop, so that with one
+handle hundreds of new controllers would wait for seconds for a busy server."""
 _EXIT_CODES = {signal.SIGTERM: 0, signal.SIGINT: 130}
 
 
@@ -86,8 +90,9 @@ async def _serve(app: FastAPI, listener: socket.socket, on_ready: Callable[[], N
         server = _Server(app, state or {})
         ending = _Ending(server, app.state.service)
         with ending.on_signals():
+            gc.freeze()  # what was imported need not be searched at each collection
             on_ready()
-            await server.serve([listener])
+            await server.serve([listener, *(listener.dup() for _ in range(_ACCEPTORS - 1))])
         return ending.exit_code
 
 
