@@ -43,8 +43,6 @@ class Mode(ABC):
     name: ProtocolName
     accepts: int
     """The one status that means accepted."""
-    has_one_key = False
-    """True when callbacks and policy calls carry the same key."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
