@@ -11,18 +11,24 @@ from typing import TYPE_CHECKING, Any, cast
 from fastapi import FastAPI
 
 from osmosis_core.plugins import get_plugins
+from osmosis_server.artifacts import artifacts_root
 from osmosis_server.journal import Journal
+from osmosis_server.logs import configure_logs
+from osmosis_server.metrics import Metrics
 from osmosis_server.operations import Operations
 from osmosis_server.protocols.base import Protocol
 from osmosis_server.protocols.submitting import SubmittedProtocol, submit_route
 from osmosis_server.security import RequireKey, UrlPolicy, check_key, checked_connector
 from osmosis_server.service import RolloutService
 from osmosis_server.settings import ServerSettings
+from osmosis_server.trajectory import RolloutFiles
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from osmosis_core import ExecutionBackend
+
+_FILES_SEC = 5.0
 
 type Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
 
@@ -54,7 +60,7 @@ def create_rollout_server(
     settings = settings or ServerSettings()
     UrlPolicy(settings.allow_hosts)
     if configure_logging and not logging.getLogger().handlers:
-        logging.basicConfig(level=logging.INFO)
+        configure_logs(secrets=[api_key])
     server = _Server(backend, settings, lifespan)
     app = FastAPI(
         lifespan=server.lifespan,
@@ -83,10 +89,17 @@ class _Server:
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncGenerator[Any]:
         """Open the journal, let the user's lifespan begin, recover; in the end the reverse."""
-        journal = await asyncio.to_thread(Journal.open, self._settings.journal)
+        where, sync = self._settings.journal, self._settings.survive_power_loss
+        journal = await asyncio.to_thread(Journal.open, where, survive_power_loss=sync)
         protocols: dict[str, Protocol] = {}
+        files = self._files()
         service = RolloutService(
-            self._backend, journal, self._settings, protocols, connector=checked_connector
+            self._backend,
+            journal,
+            self._settings,
+            protocols,
+            observer=files,
+            connector=checked_connector,
         )
         offered = get_plugins()
         protocols.update({name: offered.protocol(name)(service) for name in offered.protocols})
@@ -103,7 +116,17 @@ class _Server:
                     await service.close()
         finally:
             await service.close()
+            await files.close(_FILES_SEC)
             app.router.routes[:] = served
+
+    def _files(self) -> RolloutFiles:
+        settings = self._settings
+        return RolloutFiles(
+            artifacts_root(self._backend),
+            max_artifact_bytes=settings.max_artifact_bytes,
+            max_artifact_files=settings.max_artifact_files,
+            has_documents=settings.trajectories,
+        )
 
     def _routes(
         self, service: RolloutService, protocols: Mapping[str, Protocol]
@@ -116,4 +139,4 @@ class _Server:
         routes = [submit_route(choose, self._settings.max_body_bytes)]
         for protocol in protocols.values():
             routes += protocol.routes()
-        return [*routes, *Operations(service).routes()]
+        return [*routes, *Operations(service, Metrics(self._backend, service.stats)).routes()]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 from pydantic import ValidationError
@@ -16,6 +17,9 @@ from osmosis_core.cli import one_target
 from osmosis_core.errors import describe
 from osmosis_server.settings import ServerSettings
 
+if TYPE_CHECKING:
+    from osmosis_server.logs import LogFormat
+
 _KEY_ENV = "OSMOSIS_SERVER_API_KEY"
 _COUNT = click.IntRange(min=1)
 
@@ -23,14 +27,15 @@ _COUNT = click.IntRange(min=1)
 def _setting_options[F: Callable[..., Any]](command: F) -> F:
     """An option, and a variable `OSMOSIS_SERVER_<NAME>`, for each field of ServerSettings."""
     for name, field in reversed(ServerSettings.model_fields.items()):
-        many = get_origin(field.annotation) is tuple
+        many, switch = get_origin(field.annotation) is tuple, isinstance(field.default, bool)
         flag = "allow-host" if many else name.replace("_", "-")
         text = " ".join((field.description or "").split()).partition("; ")[0].partition(". ")[0]
-        shown = "" if many else f" ({field.default})"
+        shown = "" if many or switch else f" ({field.default})"
         option = click.option(
-            f"--{flag}",
+            f"--{flag}/--no-{flag}" if switch else f"--{flag}",
             name,
-            type=_option_type(field),
+            type=None if switch else _option_type(field),
+            default=None,
             multiple=many,
             envvar=f"OSMOSIS_SERVER_{name.upper()}",
             help=f"{text.rstrip('.')}{shown}.",
@@ -39,16 +44,20 @@ def _setting_options[F: Callable[..., Any]](command: F) -> F:
     return command
 
 
-def _option_type(field: FieldInfo) -> click.ParamType[Any] | None:
+def _option_type(field: FieldInfo) -> click.ParamType[Any]:
     if get_origin(field.annotation) is Literal:
         return click.Choice(get_args(field.annotation))
-    return {int: click.INT, float: click.FLOAT}.get(type(field.default), click.STRING)
+    if isinstance(field.default, int):
+        return click.INT
+    return click.FLOAT if isinstance(field.default, float) else click.STRING
 
 
 @click.command()
 @click.argument("target", required=False)
 @click.option("-m", "--module", "option", help="TARGET, in the documented form.")
-@click.option("--host", default="127.0.0.1", envvar="OSMOSIS_SERVER_HOST", help="(127.0.0.1)")
+@click.option(
+    "--host", default="127.0.0.1", envvar="OSMOSIS_SERVER_HOST", help="Address (127.0.0.1)."
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -68,6 +77,13 @@ def _option_type(field: FieldInfo) -> click.ParamType[Any] | None:
     "--api-key-file", type=click.Path(path_type=Path, dir_okay=False), help="File with the key."
 )
 @click.option("--generate-key", is_flag=True, help="Make a key and print it once, on stderr.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    envvar="OSMOSIS_SERVER_LOG_FORMAT",
+    help="How logs are written on stderr (text).",
+)
 @click.option("--insecure", is_flag=True, help="Listen beyond loopback without a key.")
 @_setting_options
 def serve(
@@ -81,6 +97,7 @@ def serve(
     api_key: str | None,
     api_key_file: Path | None,
     generate_key: bool,
+    log_format: LogFormat,
     insecure: bool,
     **settings: Any,
 ) -> None:
@@ -92,16 +109,18 @@ def serve(
     chosen = one_target(target, option)
     key = _api_key(api_key, api_key_file, is_generated=generate_key)
     limits = _settings(settings)
+    from osmosis_server.logs import configure_logs
     from osmosis_server.serving import listen, origin_of
     from osmosis_server.serving import serve as run
 
+    configure_logs(log_format, secrets=[key])
     with listen(host, port, has_key=key is not None, is_insecure=insecure) as listener:
         runs = _backend(chosen, backend, concurrency, artifacts)
         from osmosis_server.app import create_rollout_server
 
         app = create_rollout_server(backend=runs, api_key=key, settings=limits)
-        _say(origin_of(listener), limits, key, is_fresh=generate_key)
-        raise SystemExit(run(app, listener))
+        said = partial(_say, origin_of(listener), limits, key, is_fresh=generate_key)
+        raise SystemExit(run(app, listener, said))
 
 
 def _api_key(given: str | None, file: Path | None, *, is_generated: bool) -> str | None:
@@ -118,7 +137,7 @@ def _api_key(given: str | None, file: Path | None, *, is_generated: bool) -> str
 
 
 def _settings(given: dict[str, Any]) -> ServerSettings:
-    named = {name: value for name, value in given.items() if value not in (None, ())}
+    named = {name: value for name, value in given.items() if value is not None and value != ()}
     try:
         return ServerSettings(**named)
     except ValidationError as error:

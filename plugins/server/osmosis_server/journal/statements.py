@@ -13,6 +13,7 @@ from osmosis_server.submissions import Duplicate, RolloutView
 
 _VACUUM_PAGES = 2000
 _PURGE_ROWS = 500
+_OVERSIZE_ROWS = 32
 
 _ADMIT = """
 INSERT INTO rollouts (seq, id, protocol, fingerprint, lease, request, llm_key, reply_key)
@@ -38,11 +39,12 @@ WHERE id = ? AND ended_at IS NOT NULL
 """
 _UNFINISHED = f"""
 SELECT is_told, lease, length(request), {SUBMISSION} FROM rollouts
-WHERE ended_at IS NULL AND seq > ? ORDER BY seq LIMIT ?
+WHERE ended_at IS NULL AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
 """
 _OUTSTANDING = """
 SELECT d.seq, step, id, name, url, made_at, reply_key FROM deliveries d
-JOIN rollouts USING (seq) WHERE (d.seq, step) > (?, ?) ORDER BY d.seq, step LIMIT ?
+JOIN rollouts USING (seq) WHERE (d.seq, step) > (?, ?) AND d.seq <= ?
+ORDER BY d.seq, step LIMIT ?
 """
 
 
@@ -94,7 +96,7 @@ def purge(connection: sqlite3.Connection, operations: Sequence[Operation]) -> No
         before, max_bytes, kept = operation.argument
         forgotten = connection.execute(_PURGE, (before, kept, _PURGE_ROWS)).rowcount
         if not forgotten and _used_bytes(connection) > max_bytes:
-            forgotten = connection.execute(_PURGE, (float("inf"), kept, _PURGE_ROWS)).rowcount
+            forgotten = connection.execute(_PURGE, (float("inf"), kept, _OVERSIZE_ROWS)).rowcount
         free = _pragma(connection, "freelist_count")
         if free > max(_VACUUM_PAGES, _pragma(connection, "page_count") // 4):
             connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
@@ -138,9 +140,11 @@ def submissions(connection: sqlite3.Connection, seqs: Iterable[int]) -> list[tup
     return connection.execute(query, seqs).fetchall()
 
 
-def unfinished(connection: sqlite3.Connection, after: int, limit: int) -> list[tuple[Any, ...]]:
+def unfinished(
+    connection: sqlite3.Connection, after: int, last: int, limit: int
+) -> list[tuple[Any, ...]]:
     """Of each: is it told, its lease, its request's size, its row of SUBMISSION."""
-    return connection.execute(_UNFINISHED, (after, limit)).fetchall()
+    return connection.execute(_UNFINISHED, (after, last, limit)).fetchall()
 
 
 def delivery(connection: sqlite3.Connection, seq: int, step: int) -> tuple[str, str, bytes] | None:
@@ -150,7 +154,7 @@ def delivery(connection: sqlite3.Connection, seq: int, step: int) -> tuple[str, 
 
 
 def outstanding(
-    connection: sqlite3.Connection, after: tuple[int, int], limit: int
+    connection: sqlite3.Connection, after: tuple[int, int], last: int, limit: int
 ) -> list[tuple[Any, ...]]:
     """Deliveries without their bodies, in order."""
-    return connection.execute(_OUTSTANDING, (*after, limit)).fetchall()
+    return connection.execute(_OUTSTANDING, (*after, last, limit)).fetchall()

@@ -169,6 +169,7 @@ NOT_ON_THE_WIRE = (  # queueing, what a workflow returned beside its sample, ung
     "test_rollout_without_a_grader_callback_is_reported_once",
     "test_status_is_queued_then_running_then_grading",
 )
+WRITES_TRAJECTORIES = ("test_artifacts_directory_is_created_on_demand",)
 RETRIED_BY_AGENTS_TOO = (
     "test_policy_that_keeps_failing_is_an_http_error",
     "test_unreachable_policy_is_an_http_error",
@@ -193,5 +194,5 @@ class TestConformance(BackendConformance):
         return ServerBackend(servers=server.__enter__(), protocol="multi-sample")
 
 
-for name in (*REUSES_AN_ID, *NOT_ON_THE_WIRE, *RETRIED_BY_AGENTS_TOO):
+for name in (*REUSES_AN_ID, *NOT_ON_THE_WIRE, *WRITES_TRAJECTORIES, *RETRIED_BY_AGENTS_TOO):
     setattr(TestConformance, name, None)
