@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from osmosis_core.plugins import get_plugins
 from osmosis_server.artifacts import artifacts_root
+from osmosis_server.http import Shortcut
 from osmosis_server.journal import Journal
 from osmosis_server.logs import configure_logs
 from osmosis_server.metrics import Metrics
@@ -25,6 +26,7 @@ from osmosis_server.trajectory import RolloutFiles
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp
 
     from osmosis_core import ExecutionBackend
 
@@ -61,18 +63,31 @@ def create_rollout_server(
     UrlPolicy(settings.allow_hosts)
     if configure_logging and not logging.getLogger().handlers:
         configure_logs(secrets=[api_key])
-    server = _Server(backend, settings, lifespan)
-    app = FastAPI(
-        lifespan=server.lifespan,
-        title="osmosis rollout server",
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-    )
-    if api_key is not None:
-        check_key(api_key)
-        app.add_middleware(RequireKey, api_key=api_key, open_paths=server.open_paths)
-    return app
+    return _Application(_Server(backend, settings, lifespan), api_key)
+
+
+class _Application(FastAPI):
+    """Asks for the key before anything else; rollouts come and go without FastAPI's middleware."""
+
+    def __init__(self, server: _Server, api_key: str | None) -> None:
+        self._server = server
+        self._api_key = None if api_key is None else check_key(api_key)
+        super().__init__(
+            lifespan=server.lifespan,
+            title="osmosis rollout server",
+            docs_url=None,
+            redoc_url=None,
+            openapi_url=None,
+        )
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """FastAPI's, and around it the shortcut, unless the user has middleware of their own."""
+        app = super().build_middleware_stack()
+        if not self.user_middleware:
+            app = Shortcut(self._server.routes, app)
+        if self._api_key is not None:
+            app = RequireKey(app, self._api_key, self._server.open_paths)
+        return app
 
 
 class _Server:
@@ -81,6 +96,7 @@ class _Server:
     def __init__(
         self, backend: ExecutionBackend, settings: ServerSettings, lifespan: Lifespan | None
     ) -> None:
+        self.routes: list[BaseRoute] = []
         self.open_paths: set[str] = set()
         self._backend = backend
         self._settings = settings
@@ -104,8 +120,9 @@ class _Server:
         offered = get_plugins()
         protocols.update({name: offered.protocol(name)(service) for name in offered.protocols})
         app.state.service = service
-        served = app.router.routes.copy()
-        app.router.routes[:0] = self._routes(service, protocols)
+        self.routes[:] = self._routes(service, protocols)
+        users = app.router.routes.copy()
+        app.router.routes[:0] = self.routes
         self.open_paths.update(*(protocol.open_paths for protocol in protocols.values()))
         try:
             async with self._users(app) as state:
@@ -117,7 +134,7 @@ class _Server:
         finally:
             await service.close()
             await files.close(_FILES_SEC)
-            app.router.routes[:] = served
+            app.router.routes[:] = users
 
     def _files(self) -> RolloutFiles:
         settings = self._settings

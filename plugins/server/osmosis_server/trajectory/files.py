@@ -6,13 +6,13 @@ import asyncio
 import copy
 import json
 import logging
+import queue
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,9 @@ _COMPLAIN_EVERY_SEC = 10.0
 _MIN_SECRET = 8
 _REMEMBERED = 256
 _TIMES = {"queued_sec", "duration_sec", "grading_sec"}
+
+type _Work = tuple[str, Callable[[], None]]
+"""A rollout's id, and what to do about it."""
 
 
 class RolloutFiles(ServiceObserver):
@@ -68,46 +71,42 @@ class RolloutFiles(ServiceObserver):
         """Of rollouts that have not ended."""
         self._bare: OrderedDict[str, _Made] = OrderedDict()
         """Documents as they were before a report was put into them."""
-        self._thread = ThreadPoolExecutor(1, "osmosis-files")
-        self._lock = threading.Lock()
-        self._waiting = self._failed = 0
+        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="osmosis-files", daemon=True)
+        self._thread.start()
+        self._failed = 0
         self._is_closed = False
         self._complained_at = -_COMPLAIN_EVERY_SEC
 
     def rollout_ended(self, submission: Submission, result: ExecutionResult) -> None:
         """Write what stays of it, with the submission's keys blotted out."""
-        self._submit(submission.request.id, lambda: self._save(submission, result))
+        self._submit(submission.request.id, partial(self._save, submission, result))
 
     def acknowledged(self, rollout_id: str, delivery: str, trajectory: Any) -> None:
         """Put a controller's report into the documents; a later one replaces it."""
         if self._has_documents:
-            self._submit(rollout_id, lambda: self._add_report(rollout_id, trajectory))
+            self._submit(rollout_id, partial(self._add_report, rollout_id, trajectory))
 
     async def close(self, timeout_sec: float) -> None:
         """Finish what is waiting, within the time; the rest is left out."""
-        done = asyncio.get_running_loop().run_in_executor(self._thread, int)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_sec):
-                await done
         self._is_closed = True
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._queue.put(None)
+        await asyncio.to_thread(self._thread.join, timeout_sec)
 
     def _submit(self, rollout_id: str, work: Callable[[], None]) -> None:
-        if self._is_closed or self._waiting >= _BACKLOG:
-            self._complain(rollout_id, f"{self._waiting:,} rollouts are waiting to be written")
-            return
-        with self._lock:
-            self._waiting += 1
-        self._thread.submit(self._work, rollout_id, work)
+        waiting = self._queue.qsize()
+        if self._is_closed or waiting >= _BACKLOG:
+            self._complain(rollout_id, f"{waiting:,} rollouts are waiting to be written")
+        else:
+            self._queue.put((rollout_id, work))
 
-    def _work(self, rollout_id: str, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:  # whatever users put into samples and directories
-            self._complain(rollout_id, f"{type(error).__name__}: {error}")
-        finally:
-            with self._lock:
-                self._waiting -= 1
+    def _run(self) -> None:
+        while (taken := self._queue.get()) is not None:
+            rollout_id, work = taken
+            try:
+                work()
+            except Exception as error:  # whatever users put into samples and directories
+                self._complain(rollout_id, f"{type(error).__name__}: {error}")
 
     def _complain(self, rollout_id: str, why: str) -> None:
         now = time.monotonic()
