@@ -140,6 +140,25 @@ async def test_paused_server_starts_nothing_until_it_is_resumed(protocol):
             assert not done and (await running).sample.reward == 1.0
 
 
+async def test_lost_answer_to_a_submission_loses_and_doubles_nothing(protocol, tiny):
+    """Between them is a proxy that drops the first answer, or the request before it arrives."""
+    ran = []
+
+    class Counts(Asks):
+        async def run(self, ctx):
+            ran.append(ctx.prompt)
+            await super().run(ctx)
+
+    backend = LocalBackend(workflow=Counts, grader=Equals)
+    with served(backend, protocol) as url:
+        proxy = await tiny(url)
+        async with ControllerClient(proxy.url, "demo", protocol=protocol) as client:
+            for lost in ("answer", "request"):
+                proxy.loses = lost
+                assert (await client.rollout(asked(lost))).sample.reward == 1.0
+    assert len(ran) == 2 and len(proxy.bodies) >= 3
+
+
 async def test_full_server_is_waited_for():
     limits = ControllerLimits(max_in_flight=4)
     backend = LocalBackend(workflow=Asks, grader=Equals)
