@@ -108,6 +108,7 @@ def test_server_that_is_not_there_ends_it_before_the_first_rollout(
         (["--server", "http://127.0.0.1:1", "--server-api-key-env", "NOT_SET"], "no variable"),
         (["--server", "http://127.0.0.1:1", "--server-api-key-file", "none"], "cannot be read"),
         (["--server", "http://10.1.2.3:1"], "cannot reach a listener"),
+        (["--backend", "server"], "give --server URL"),
         (["--server", "here"], "needs the form http://host:port"),
     ],
 )

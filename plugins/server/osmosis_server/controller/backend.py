@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from osmosis_core import (
     ConfigError,
@@ -29,8 +28,9 @@ _DEFAULT_LISTEN = Listen()
 class ServerBackend(ExecutionBackend):
     """Sends rollouts to rollout servers; their policy is that of the active `RolloutContext`.
 
-    Workflow, grader and their configs are those that the servers were started with, so what a
-    backend is usually given of them is not looked at. Arguments are those of `ControllerClient`.
+    `servers`, `protocol`, `api_key`, `limits` and `listen` are those of `ControllerClient`;
+    `max_concurrent` comes before the limits' `max_in_flight`. Workflow, grader, their configs and
+    artifacts are the servers' own: what other backends are given of them is not looked at.
 
     Raises:
         ConfigError: no server was given, or an argument is unusable.
@@ -45,7 +45,11 @@ class ServerBackend(ExecutionBackend):
         limits: ControllerLimits = _DEFAULT_LIMITS,
         listen: Listen = _DEFAULT_LISTEN,
         max_concurrent: int | None = None,
-        **program: Any,
+        workflow: object = None,
+        workflow_config: object = None,
+        grader: object = None,
+        grader_config: object = None,
+        artifacts_root: object = None,
     ) -> None:
         if not servers:
             raise ConfigError("the backend 'server' was given no server; give --server URL")

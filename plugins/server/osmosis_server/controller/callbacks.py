@@ -6,6 +6,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -119,7 +120,7 @@ class Callbacks(Mode):
         """Take a callback; when this returns the server may be told that it was taken."""
         if kind == "grader" or not rollout.request.grade:
             await self.wire.listener.end_calls(rollout)
-            await rollout.settle(result)
+            await rollout.settle(_with_reason(result, rollout.workflow))
         elif rollout.workflow is None:
             rollout.workflow, rollout.status = result, RolloutStatus.GRADING
             rollout.changed.set()
@@ -129,6 +130,13 @@ class Callbacks(Mode):
         if kind == "grader":
             return read_result(body, self.samples(body))
         return read_result(body, {})
+
+
+def _with_reason(result: ExecutionResult, workflow: ExecutionResult | None) -> ExecutionResult:
+    """The grader's result; after a failed workflow it is that failure, with the same samples."""
+    if workflow is None or workflow.status is RolloutStatus.SUCCESS:
+        return result
+    return replace(workflow, samples=result.samples)
 
 
 def _order(status: RolloutStatus) -> int:

@@ -105,7 +105,7 @@ class ControllerClient:
         self._policy, self._wire, self._listen = policy, wire, listen
         self._record, self._reports_calls = record, reports_calls
         self._kind = _MODES[protocol]
-        self._registry = Registry(Keys(has_one_key=self._kind.has_one_key))
+        self._registry = Registry(Keys())
         self._stack = AsyncExitStack()
         self._mode: Mode | None = None
         self._context: RolloutContext | None = None

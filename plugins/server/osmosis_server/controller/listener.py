@@ -69,8 +69,7 @@ class Listener:
         """Whose policy call it is, by URL (0.3.x) or by headers (0.2.x)."""
         named = request.headers.get("x-rollout-id", "")
         rollout_id: str = request.path_params.get("rollout") or self._registry.id_in_header(named)
-        keys = self._registry.keys
-        submission = keys.check(request, rollout_id, keys.policy)
+        submission = self._registry.keys.check_policy(request, rollout_id)
         if named and rollout_id not in (named, unquote(named)):
             raise Refusal(422, "x-rollout-id names another rollout than the URL")
         rollout = self._registry.get(rollout_id, submission)

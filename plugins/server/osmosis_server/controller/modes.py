@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 type ProtocolName = Literal["polling", "single-sample", "multi-sample"]
 
 _BUSY = (429, 503)
+_ABOUT_THE_REQUEST = (400, 409, 413, 422)
 _MAYBE_ACCEPTED = (502, 504)
 """What a proxy answers when it got no answer itself."""
 
@@ -43,8 +44,6 @@ class Mode(ABC):
     name: ProtocolName
     accepts: int
     """The one status that means accepted."""
-    has_one_key = False
-    """True when callbacks and policy calls carry the same key."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -79,10 +78,15 @@ class Mode(ABC):
                 server was reached.
         """
         body, began = self.encoded(rollout), time.monotonic()
+        refused: dict[Server, BackendError] = {}
         while rollout.server is None:
-            server = await self.wire.pool.take()
+            server = await self.wire.pool.take(refused)
             try:
                 await self._offer(rollout, server, body, began)
+            except _Refused as refusal:
+                refused[server] = refusal
+                if len(refused) == len(self.wire.pool.servers):
+                    raise
             finally:
                 if rollout.server is None:
                     server.load -= 1
@@ -93,7 +97,7 @@ class Mode(ABC):
             answer = await self.submit(rollout, server, body)
         except Unsent as error:
             rollout.server = None
-            server.hold_unreachable()
+            server.hold_failing()
             limit_sec = self.wire.limits.unreachable_sec
             self.wire.pool.check_reachable(began, limit_sec, f"{server.url}: {error}")
         except Lost as error:
@@ -139,16 +143,21 @@ class Mode(ABC):
         )
 
     def refusal(self, server: Server, answer: Answer) -> BackendError:
-        """What a final refusal is to the rollout."""
-        category = RolloutErrorCategory.HTTP_ERROR
-        if answer.status in (400, 409, 413, 422):
-            category = RolloutErrorCategory.VALIDATION_ERROR
-        hint = ""
+        """What a refusal is to the rollout: final where it is about the request, else the server's.
+
+        A server that refuses for reasons of its own gets nothing for a while.
+        """
+        text = f"{server.url} answered {answer.status} to the submission: {answer.detail}"
         if answer.status < 300:
-            hint = f"; {self.name} servers answer {self.accepts}, so it speaks another protocol"
-        elif answer.status in (401, 403):
-            hint = "; check the server's API key"
-        return BackendError(
-            f"{server.url} answered {answer.status} to the submission: {answer.detail}{hint}",
-            category=category,
-        )
+            return BackendError(
+                f"{text}; {self.name} servers answer {self.accepts}, so it speaks another protocol"
+            )
+        if answer.status in _ABOUT_THE_REQUEST:
+            return BackendError(text, category=RolloutErrorCategory.VALIDATION_ERROR)
+        server.hold_failing()
+        hint = "; check the server's API key" if answer.status in (401, 403) else ""
+        return _Refused(f"{text}{hint}", category=RolloutErrorCategory.HTTP_ERROR)
+
+
+class _Refused(BackendError):
+    """A server takes no rollout at all; another one may."""

@@ -14,7 +14,6 @@ class MultiSample(Callbacks):
 
     name = "multi-sample"
     accepts = 200
-    has_one_key = True
 
     def body(self, rollout: Rollout) -> Json:
         """Fields of protocol.md 1.3."""

@@ -41,8 +41,7 @@ class Receiver:
         """Answer one callback; a record that raises makes it 500, so that its server repeats it."""
         rollout_id: str = request.path_params["rollout"]
         try:
-            keys = self._registry.keys
-            submission = keys.check(request, rollout_id, keys.callbacks)
+            submission = self._registry.keys.check_callbacks(request, rollout_id)
             body, result = await self._read(request, rollout_id, kind)
             taking = self._take(rollout_id, submission, kind, body, result)
             taken = asyncio.run_coroutine_threadsafe(taking, self._loop)

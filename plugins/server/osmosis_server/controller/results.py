@@ -18,6 +18,10 @@ from osmosis_core.policy import agent_scope, current_scope
 from osmosis_server.controller.servers import Json
 
 _MAIN = "main"
+_NO_REASON = (
+    "the server gave no reason; servers of osmosis-ai say nothing where no grader ran, for want of "
+    "a grader, or of a label and metadata"
+)
 _SENT = ("messages", "label", "reward", "remove_sample", "metrics", "extra_fields")
 
 
@@ -32,11 +36,13 @@ def read_result(body: Json, samples: dict[str, Any]) -> ExecutionResult:
     status = RolloutStatus(body.get("status"))
     if not status.is_terminal:
         raise ValueError(f"status {status} is not terminal")
-    message = body.get("err_message")
+    reason = body.get("err_message")
+    if reason is None and status is RolloutStatus.FAILURE:
+        reason = _NO_REASON
     return ExecutionResult(
         status,
         {name: read_sample(given, name, status) for name, given in samples.items()},
-        None if message is None else str(message),
+        None if reason is None else str(reason),
         _category(body.get("err_category")),
     )
 

@@ -23,7 +23,7 @@ from osmosis_core import (
     RolloutStatus,
 )
 from osmosis_core.execution import Cutoff
-from osmosis_gateway import InFlight
+from osmosis_gateway import InFlight, Refusal
 from osmosis_gateway.admission import check_key, key_of
 from osmosis_server.controller.results import with_calls
 from osmosis_server.controller.servers import Json, Server
@@ -101,12 +101,12 @@ def result_of(rollout: Rollout) -> ExecutionResult:
 class Keys:
     """Bearer keys that hold for one submission of one rollout; all follow from a random secret.
 
-    Where a protocol has one key, that of the callbacks is the policy's too.
+    The key of the callbacks opens the policy too, because servers of osmosis-ai 0.2.x and 0.3.0
+    know no other; the key of the policy takes no callbacks.
     """
 
-    def __init__(self, *, has_one_key: bool) -> None:
+    def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
-        self._policy = "callbacks" if has_one_key else "policy"
 
     def callbacks(self, rollout_id: str, submission: str) -> str:
         """The key of a rollout's callbacks."""
@@ -114,12 +114,21 @@ class Keys:
 
     def policy(self, rollout_id: str, submission: str) -> str:
         """The key of a rollout's policy calls."""
-        return self._key(self._policy, rollout_id, submission)
+        return self._key("policy", rollout_id, submission)
 
-    def check(self, request: Request, rollout_id: str, key: Callable[[str, str], str]) -> str:
-        """Which submission a request belongs to; raises Refusal with 401 when its key is none."""
+    def check_callbacks(self, request: Request, rollout_id: str) -> str:
+        """Which submission a callback belongs to; raises Refusal with 401 when its key is none."""
         submission = key_of(request).rpartition("-")[2]
-        check_key(request, key(rollout_id, submission))
+        check_key(request, self.callbacks(rollout_id, submission))
+        return submission
+
+    def check_policy(self, request: Request, rollout_id: str) -> str:
+        """Which submission a policy call belongs to; raises Refusal as `check_callbacks`."""
+        submission = key_of(request).rpartition("-")[2]
+        try:
+            check_key(request, self.policy(rollout_id, submission))
+        except Refusal:
+            return self.check_callbacks(request, rollout_id)
         return submission
 
     def _key(self, purpose: str, rollout_id: str, submission: str) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -101,8 +101,8 @@ class Server:
         until = time.monotonic() + seconds * random.uniform(1.0, 1.1)
         self.free_at = max(self.free_at, until)
 
-    def hold_unreachable(self) -> None:
-        """Hold it off for longer with every failure in a row."""
+    def hold_failing(self) -> None:
+        """Hold it off for longer with every failure in a row: it would look idle otherwise."""
         self.failures += 1
         self.hold(min(0.25 * 2 ** min(self.failures - 1, 8), _MAX_BACKOFF_SEC))
 
@@ -162,16 +162,17 @@ class Pool:
     def __init__(self, servers: Sequence[Server]) -> None:
         self.servers = servers
 
-    async def take(self) -> Server:
+    async def take(self, but: Container[Server] = ()) -> Server:
         """Wait for a server that is not held off, and count one more rollout on it."""
+        servers = [server for server in self.servers if server not in but]
         while True:
             now = time.monotonic()
-            free = [server for server in self.servers if server.free_at <= now]
+            free = [server for server in servers if server.free_at <= now]
             if free:
                 server = min(free, key=lambda server: server.load)
                 server.load += 1
                 return server
-            await asyncio.sleep(min(server.free_at for server in self.servers) - now)
+            await asyncio.sleep(min(server.free_at for server in servers) - now)
 
     def check_reachable(self, since: float, limit_sec: float, reason: str) -> None:
         """Raise BackendError when no server was reached for too long."""

@@ -27,11 +27,13 @@ type Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class TinyServer:
     """Answers `POST /rollout` and everything else as the test's functions say.
 
+    With `behind` it passes requests on to that URL.
     `await server.agent(body)` does what an agent does: one policy call; `call_back` is a callback.
     """
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession, behind: str = "") -> None:
         self.url = ""
+        self.behind, self.loses = behind, ""
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
@@ -46,8 +48,27 @@ class TinyServer:
             self.bodies.append(json.loads(raw))
             self.headers.append({k.lower(): v for k, v in request.headers.items()})
         name = request.path.rpartition("/")[2]
+        if self.behind:
+            return await self._forward(request, raw)
         handle = self.on.get(name)
         return await handle(request) if handle else web.json_response({"detail": "?"}, status=404)
+
+    async def _forward(self, request: web.Request, raw: bytes) -> web.StreamResponse:
+        """Pass a request on; the next submission loses what `loses` says."""
+        lost = self.loses if request.path == "/rollout" else ""
+        self.loses = self.loses if not lost else ""
+        if lost == "request" and request.transport:
+            request.transport.close()
+            return web.Response()
+        url, headers = f"{self.behind}{request.rel_url}", request.headers
+        async with self._session.request(request.method, url, data=raw, headers=headers) as got:
+            if lost and request.transport:
+                request.transport.close()
+            return web.Response(
+                body=await got.read(),
+                status=got.status,
+                headers={"content-type": "application/json"},
+            )
 
     def later(self, coroutine: Any) -> None:
         task = asyncio.ensure_future(coroutine)
@@ -107,8 +128,8 @@ async def tiny():
     runners: list[web.AppRunner] = []
     async with aiohttp.ClientSession() as session:
 
-        async def start() -> TinyServer:
-            server = TinyServer(session)
+        async def start(behind: str = "") -> TinyServer:
+            server = TinyServer(session, behind)
             app = web.Application()
             app.router.add_route("*", "/{path:.*}", server.handle)
             runner = web.AppRunner(app, shutdown_timeout=0.05, access_log=None)

@@ -75,21 +75,19 @@ async def test_result_has_reward_and_recorded_calls(serving, well, protocol, con
     assert server.bodies[0].keys() == WIRE[protocol]
 
 
-async def test_keys_of_callbacks_and_policy_are_not_each_others(server, well, controller, asked):
+async def test_key_of_the_policy_takes_no_callbacks(server, controller, asked):
     told = []
 
     async def submit(request):
         body = server.bodies[-1]
-        bridge, callbacks = body["llm_api_key"], body["controller_api_key"]
-        told.append(await server.post(body["completion_callback_url"], bridge, {}))
-        told.append(await server.agent({**body, "llm_api_key": callbacks}))
+        told.append(await server.post(body["completion_callback_url"], body["llm_api_key"], {}))
         server.later(server.call_back(body, "grader", status="failure"))
         return web.json_response({}, status=202)
 
     server.on["rollout"] = submit
     async with controller(server, protocol="single-sample") as client:
         await client.rollout(asked())
-    assert told[0] == (401, {"detail": "Unauthorized"}) and told[1][0] == 401
+    assert told == [(401, {"detail": "Unauthorized"})]
 
 
 async def test_calls_of_several_samples_go_to_each(server, controller, asked):
@@ -249,6 +247,31 @@ async def test_failed_workflow_whose_grader_is_never_reported_fails_with_its_rea
     async with controller(serving(script), protocol=protocol) as client:
         result = await client.rollout(asked())
     assert (result.err_message, result.err_category) == ("boom", "agent_error")
+
+
+async def test_failed_workflow_keeps_its_reason_when_the_grader_gives_none(
+    serving, server, protocol, controller, asked
+):
+    async def script(body):
+        said = {"err_message": "boom", "err_category": "agent_error"}
+        await server.call_back(body, "completion", status="failure", **said)
+        await server.call_back(body, "grader", status="failure")
+
+    async with controller(serving(script), protocol=protocol) as client:
+        result = await client.rollout(asked())
+    assert (result.err_message, result.err_category) == ("boom", "agent_error")
+
+
+async def test_failure_without_any_reason_says_what_that_may_mean(
+    serving, server, protocol, controller, asked
+):
+    async def script(body):
+        await server.call_back(body, "completion")
+        await server.call_back(body, "grader", status="failure")
+
+    async with controller(serving(script), protocol=protocol) as client:
+        result = await client.rollout(asked())
+    assert "no grader ran" in result.err_message
 
 
 async def test_ungraded_rollout_ends_with_its_completion(

@@ -140,6 +140,25 @@ async def test_paused_server_starts_nothing_until_it_is_resumed(protocol):
             assert not done and (await running).sample.reward == 1.0
 
 
+async def test_lost_answer_to_a_submission_loses_and_doubles_nothing(protocol, tiny):
+    """Between them is a proxy that drops the first answer, or the request before it arrives."""
+    ran = []
+
+    class Counts(Asks):
+        async def run(self, ctx):
+            ran.append(ctx.prompt)
+            await super().run(ctx)
+
+    backend = LocalBackend(workflow=Counts, grader=Equals)
+    with served(backend, protocol) as url:
+        proxy = await tiny(url)
+        async with ControllerClient(proxy.url, "demo", protocol=protocol) as client:
+            for lost in ("answer", "request"):
+                proxy.loses = lost
+                assert (await client.rollout(asked(lost))).sample.reward == 1.0
+    assert len(ran) == 2 and len(proxy.bodies) >= 3
+
+
 async def test_full_server_is_waited_for():
     limits = ControllerLimits(max_in_flight=4)
     backend = LocalBackend(workflow=Asks, grader=Equals)
@@ -169,6 +188,7 @@ NOT_ON_THE_WIRE = (  # queueing, what a workflow returned beside its sample, ung
     "test_rollout_without_a_grader_callback_is_reported_once",
     "test_status_is_queued_then_running_then_grading",
 )
+WRITES_TRAJECTORIES = ("test_artifacts_directory_is_created_on_demand",)
 RETRIED_BY_AGENTS_TOO = (
     "test_policy_that_keeps_failing_is_an_http_error",
     "test_unreachable_policy_is_an_http_error",
@@ -193,5 +213,5 @@ class TestConformance(BackendConformance):
         return ServerBackend(servers=server.__enter__(), protocol="multi-sample")
 
 
-for name in (*REUSES_AN_ID, *NOT_ON_THE_WIRE, *RETRIED_BY_AGENTS_TOO):
+for name in (*REUSES_AN_ID, *NOT_ON_THE_WIRE, *WRITES_TRAJECTORIES, *RETRIED_BY_AGENTS_TOO):
     setattr(TestConformance, name, None)

@@ -116,6 +116,17 @@ async def test_refusal_is_final_and_says_what_the_server_said(
     assert result.err_category == category and len(server.bodies) == 1
 
 
+@pytest.mark.parametrize("status", [401, 404, 500])
+async def test_server_that_takes_nothing_swallows_no_rollouts(status, serving, controller, asked):
+    broken = await serving(*[web.json_response({}, status=status) for _ in range(99)])
+    well = await serving()
+    async with controller(broken, well) as client:
+        requests = [asked(f"r-{i}") for i in range(8)]
+        results = [result async for _, result in client.rollouts(requests)]
+    assert {result.status for result in results} == {RolloutStatus.SUCCESS}
+    assert len(well.bodies) == 8
+
+
 async def test_redirects_are_not_followed(serving, controller, asked):
     there = await serving()
     here = await serving(web.Response(status=307, headers={"location": f"{there.url}/rollout"}))
