@@ -60,6 +60,7 @@ bench: $(STAMP) ## benchmarks, side by side with the peer when it can be install
 	$(BIN)/python benchmarks/records.py
 	$(BIN)/python benchmarks/mixed.py
 	$(BIN)/python benchmarks/loop_watch.py
+	$(BIN)/python benchmarks/backends.py
 
 clean: ## remove everything that was installed or built
 	rm -rf .venv .venv-kernel .venv-peer dist .osmosis

@@ -50,7 +50,9 @@ ERRORS: dict[str, type[BaseException]] = {
 
 
 def import_path(thing: object) -> str:
-    """`"module:attr"` of a class or config of this module, for backends that want a string."""
+    """`"module:attr"` of a class or config of the suite, for backends that want a string."""
+    if isinstance(thing, type):
+        return f"{thing.__module__}:{thing.__qualname__}"
     return f"{__name__}:{next(name for name, value in globals().items() if value is thing)}"
 
 

@@ -13,9 +13,7 @@ from osmosis_core.testing.backend_conformance.kit import (
     run,
     until,
 )
-from osmosis_core.types import (
-    RolloutStatus,
-)
+from osmosis_core.types import ExecutionResult, RolloutStatus
 
 
 class Cancelling(BackendSuite):
@@ -64,6 +62,39 @@ class Cancelling(BackendSuite):
         assert reported.workflow.status is RolloutStatus.SUCCESS
         assert reported.grader.status is RolloutStatus.CANCELLED
         assert rewards(reported.grader) == [None]
+
+    async def test_cancel_between_the_phases_is_reported(self) -> None:
+        """The workflow was reported; a cancel in its callback ends the grading before it begins.
+
+        If this fails, look before grading whether the rollout was cancelled.
+        """
+        grades: list[ExecutionResult] = []
+        found: list[object] = []
+        async with self.opened(programs.Answers, programs.Rewards) as backend:
+
+            async def between(result: ExecutionResult) -> None:
+                found.append(await backend.cancel_rollouts(ids=["r-1"]))
+
+            async def graded(result: ExecutionResult) -> None:
+                grades.append(result)
+
+            await backend.execute(request(), between, graded)
+        assert found == [{"r-1": "cancelled_running"}]
+        assert [grade.status for grade in grades] == [RolloutStatus.CANCELLED]
+
+    async def test_cancel_in_the_last_callback_comes_too_late(self) -> None:
+        """What was reported stays so.
+
+        If this fails, answer `not_found` once the last result is known.
+        """
+        found: list[object] = []
+        async with self.opened(programs.Answers) as backend:
+
+            async def last(result: ExecutionResult) -> None:
+                found.append(await backend.cancel_rollouts(all=True))
+
+            await backend.execute(request(), last)
+        assert found == [{"r-1": "not_found"}]
 
     async def test_cancel_by_prefix_ends_those_rollouts_only(self) -> None:
         """Only ids that begin with the prefix are selected.

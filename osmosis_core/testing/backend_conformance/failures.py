@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from osmosis_core.testing import conformance_travellers as travellers
 from osmosis_core.testing import conformance_workflows as programs
 from osmosis_core.testing.backend_conformance.kit import (
     CATEGORIES,
@@ -46,6 +47,20 @@ class Failures(BackendSuite):
                 assert (name, result.status) == (name, RolloutStatus.FAILURE)
                 assert (name, result.err_category) == (name, category)
                 assert rewards(result) == [None]
+
+    async def test_odd_errors_are_results_too(self) -> None:
+        """Errors that cannot be pickled or printed, groups, causes, and what is no `Exception`.
+
+        If this fails, let only results travel, never exceptions.
+        """
+        async with self.opened(travellers.RaisesOddly, travellers.GraderRaisesOddly) as backend:
+            for name, (_, text, category) in travellers.ODD_ERRORS.items():
+                by_workflow = await run(backend, request(metadata={"error": name}))
+                by_grader = await run(backend, request(metadata={"grader_error": name}))
+                for result in (by_workflow.workflow, by_grader.grader):
+                    assert (name, result.status) == (name, RolloutStatus.FAILURE)
+                    assert (name, result.err_category) == (name, category)
+                    assert text in (result.err_message or ""), name
 
     async def test_unreachable_policy_is_an_http_error(self) -> None:
         """The workflow failed, but its policy is to blame.

@@ -154,6 +154,20 @@ class BackendSuite(ABC):
     crowd: int = 50
     """Rollouts at once where isolation is tested; lower it where each is a process."""
 
+    many: int = 1000
+    """Executions that must not grow anything; lower it where each takes long."""
+
+    def leftovers(self) -> set[str]:
+        """What there is that a backend must not leave: child processes, as far as is known here.
+
+        Override it to add what yours starts, such as containers.
+        """
+        return {
+            child
+            for children in Path("/proc/self/task").glob("*/children")
+            for child in children.read_text().split()
+        }
+
     @abstractmethod
     def create_backend(
         self,

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -86,19 +87,19 @@ class Worker:
         self._lost: tuple[str, Blame] | None = None
         self._is_closing = False
         self._exit_code: asyncio.Future[int] = self._loop.create_future()
-        self._reaping = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_wanted = True
+        self._signalling = threading.Lock()
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = _start(theirs.fileno(), log)
-        threading.Thread(target=self._reap, name=f"osmosis worker {self.pid}", daemon=True).start()
+        threading.Thread(target=self._live, args=[theirs], name=log.stem, daemon=True).start()
         late = f"did not load its program within {_START_SEC:.0f} s", "alone"
         self._start_limit = self._loop.call_later(_START_SEC, self._kill, *late)
         self._listening = self._loop.create_task(self._listen(ours))
 
     @property
     def pid(self) -> int:
-        """Of the process, and of its process group."""
-        return self._process.pid
+        """Of the process, and of its process group; 0 until it has started."""
+        return self._process.pid if self._process else 0
 
     @property
     def is_over(self) -> bool:
@@ -152,9 +153,13 @@ class Worker:
 
     def kill(self) -> None:
         """End the process now; safe from any thread and without a loop."""
-        with self._reaping, suppress(ProcessLookupError, PermissionError):
-            if self._process.returncode is None:
-                os.killpg(self.pid, signal.SIGKILL)
+        self._is_wanted = False
+        self._signal(os.killpg, signal.SIGKILL)
+
+    def _signal(self, send: Callable[[int, int], None], number: int) -> None:
+        with self._signalling, suppress(ProcessLookupError, PermissionError):
+            if self._process is not None and self._process.returncode is None:
+                send(self._process.pid, number)
 
     def _kill(self, reason: str = "", blame: Blame = "none") -> None:
         self.is_active = False
@@ -197,18 +202,26 @@ class Worker:
     def _interrupt(self, reason: str) -> None:
         """Kill it, once it has written to its log where it is."""
         self.is_active = False
-        with self._reaping, suppress(ProcessLookupError):
-            if self._process.returncode is None:
-                os.kill(self.pid, signal.SIGUSR1)
+        self._signal(os.kill, signal.SIGUSR1)
         self._loop.call_later(_DUMP_SEC, self._kill, reason)
 
-    def _reap(self) -> None:
-        """Wait for the end of the process, end its children, and tell the loop."""
-        with suppress(ChildProcessError):
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        self.kill()
-        with self._reaping:
-            code = self._process.wait()
+    def _live(self, theirs: socket.socket) -> None:
+        """Start the process, wait for its end, end its children and tell the loop: in a thread.
+
+        What dies with its parent dies with the thread that started it, so this one stays.
+        """
+        code = 0
+        try:
+            with self._signalling, theirs:
+                if self._is_wanted:
+                    self._process = _start(theirs.fileno(), self._log)
+            if self._process is not None:
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+                self._signal(os.killpg, signal.SIGKILL)
+                with self._signalling:
+                    code = self._process.wait()
+        except OSError as error:
+            self._lost = self._lost or (f"cannot be started: {error}", "none")
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._exited, code)
 

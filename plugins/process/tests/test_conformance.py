@@ -4,4 +4,4 @@ from osmosis_process import ProcessBackend
 
 class TestConformance(BackendConformance):
     def create_backend(self, **arguments):
-        return ProcessBackend(num_workers=2, grace_sec=1.0, **arguments)
+        return ProcessBackend(num_workers=1, **arguments)
