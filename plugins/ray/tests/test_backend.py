@@ -159,6 +159,26 @@ async def test_rollout_of_a_lost_worker_is_run_anew(tmp_path):
     assert len(done.results) == 2 and rewards(done.grader) == [1.0]
 
 
+class DiesIfTold(AgentWorkflow):
+    async def run(self, ctx):
+        await asyncio.sleep(0.3)
+        if ctx.metadata:
+            os._exit(7)
+        return [{"role": "assistant", "content": "42"}]
+
+
+@pytest.mark.slow
+async def test_rollout_that_kills_its_workers_takes_no_other_one_with_it():
+    shared = fresh(DiesIfTold, max_restarts=1)
+    await run(shared, request("first"))
+    others = asyncio.create_task(all_of(shared, 6))
+    result = (await run(shared, request("dies", metadata={"die": True}))).workflow
+    answers = [said(done.workflow) for done in await others]
+    await shared.shutdown()
+    assert answers == ["42"] * 6
+    assert "not finished, after 1 restart: its Ray worker (" in result.err_message
+
+
 @pytest.mark.slow
 async def test_rollout_that_loses_every_worker_fails_with_the_reason():
     result = (await ran(fresh(Dies, max_restarts=1), request())).workflow
