@@ -140,7 +140,7 @@ class RayBackend(PlacedBackend):
             try:
                 result = await self._attempt(run, phase, shape, alone=alone)
             except WorkerLostError as error:
-                self._check_again(run, phase, restarts, error)
+                self._check_again(run, phase, restarts, error, alone=alone)
                 alone = alone or error.is_crash
             else:
                 extra = {"restarts": restarts} if restarts else {}
@@ -184,14 +184,18 @@ class RayBackend(PlacedBackend):
             run.status = status
         return worker
 
-    def _check_again(self, run: Run, phase: Phase, restarts: int, error: WorkerLostError) -> None:
+    def _check_again(
+        self, run: Run, phase: Phase, restarts: int, error: WorkerLostError, *, alone: bool
+    ) -> None:
         """Raise unless it can be run anew."""
         if run.cutoff.cancelled:
             raise RolloutCancelled from error
         if restarts >= self._max_restarts:
             what = "the workflow" if phase.samples is None else "grading"
             times = "" if restarts == 0 else f", after {restarts} restart{'s' * (restarts > 1)}"
-            raise BackendError(f"{what} was not finished{times}: {error}") from error
+            category = RolloutErrorCategory.AGENT_ERROR if alone and error.is_crash else None
+            text = f"{what} was not finished{times}: {error}"
+            raise BackendError(text, category=category) from error
 
     def has_capacity(self) -> bool:
         """False when `max_queued` rollouts are waiting for a slot or a worker."""

@@ -1,6 +1,7 @@
 """Clusters of several nodes on one machine; nodes and workers come and go while rollouts run."""
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -13,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from osmosis_core import AgentWorkflow, Grader
-from osmosis_core.testing import ScriptedPolicy
 from osmosis_core.testing.backend_conformance.kit import request, run, said, until
 from osmosis_ray import RayBackend
 
+ROOT = Path(__file__).parents[3]
 OSMOSIS = Path(sys.executable).with_name("osmosis")
 pytestmark = pytest.mark.slow
 
@@ -127,24 +128,22 @@ async def test_two_thousand_rollouts_at_once_in_four_workers(nodes):
     assert sorted(places.values()) == [500] * 4
 
 
-async def test_eval_runs_on_the_cluster_that_an_option_names(nodes, tmp_path):
+async def test_eval_on_a_cluster_gives_the_rewards_of_eval_here(nodes, tmp_path):
     nodes.add_node(num_cpus=1)
-    (tmp_path / "flow.py").write_text(
-        "from osmosis_core import Grader\n"
-        "from osmosis_core.testing.conformance_workflows import Answers as _Answers\n"
-        "class Mine(_Answers): pass\n"
-        "class Equal(Grader):\n"
-        "    async def grade(self, ctx):\n"
-        "        ctx.set_reward(ctx.sample.messages[-1]['content'] == ctx.label)\n"
+    place = ["--backend", "ray", "--ray-address", nodes.address, "--ray-num-workers", "1"]
+    there, here = await rewards_of_example(tmp_path, *place), await rewards_of_example(tmp_path)
+    assert there == here and there["mean"] == 1.0
+
+
+async def rewards_of_example(folder, *place):
+    """Rewards that `osmosis eval run` counts for the Strands example."""
+    example = ROOT / "examples/strands_math"
+    command = [OSMOSIS, "eval", "run", example / "workflow.py", "--dataset", example / "rows.jsonl"]
+    options = ["--policy", "demo", "--limit", "8", "--json", "--quiet", "--output"]
+    output = folder / f"out-{len(place)}"
+    process = await asyncio.create_subprocess_exec(
+        *command, *options, output, *place, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    (tmp_path / "rows.jsonl").write_text('{"user_prompt": "6 * 7?", "label": "42"}\n' * 5)
-    with ScriptedPolicy("42") as policy:
-        command = [OSMOSIS, "eval", "run", "flow.py", "--json"]
-        options = ["--base-url", policy.base_url, "--dataset", "rows.jsonl", "--output", "out"]
-        place = ["--backend", "ray", "--ray-address", nodes.address, "--ray-num-workers", "1"]
-        process = await asyncio.create_subprocess_exec(
-            *command, *options, *place, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        out, err = await asyncio.wait_for(process.communicate(), 90)
-    assert process.returncode == 0, err
-    assert b'"mean": 1.0' in out
+    out, err = await asyncio.wait_for(process.communicate(), 90)
+    assert process.returncode == 0, err.decode()
+    return json.loads(out)["rewards"]
