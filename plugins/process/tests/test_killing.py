@@ -167,6 +167,11 @@ async def test_exit_in_a_task_that_was_left_behind_is_nobody_s_end(create):
     assert len(pids(backend)) == 1
 
 
+async def test_time_that_a_worker_takes_to_start_counts(create):
+    backend = create(rude.Rude, grace_sec=30.0)
+    assert_timeout((await run(backend, request(agent_timeout_sec=0.05))).workflow)
+
+
 async def test_deadline_that_passes_while_the_worker_starts_is_a_timeout(create):
     backend = create(rude.Rude, grace_sec=0.05)
     result = (await run(backend, request(agent_timeout_sec=0.02))).workflow
