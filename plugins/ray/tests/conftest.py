@@ -27,6 +27,17 @@ def unclosed_processes():
         gc.collect()
 
 
+def patiently(start):
+    """Start a node; Ray gives up after 30 s, which a machine with much to do may need twice."""
+    for _ in range(4):
+        try:
+            return start()
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+    return start()
+
+
 @pytest.fixture(scope="session")
 def ray_folder():
     """A short path: sockets are below it."""
@@ -54,7 +65,8 @@ def cluster(ray_folder, quiet_ray):
 
     memory = 100 * 2**20
     options = {"resources": {"seat": 4}, "object_store_memory": memory, "_temp_dir": ray_folder}
-    ray.init(address="local", num_cpus=8, include_dashboard=False, **options, **QUIET)
+    options |= {"num_cpus": 8, "include_dashboard": False}
+    patiently(lambda: ray.init(address="local", **options, **QUIET))
     yield
     with unclosed_processes():
         ray.shutdown()
@@ -68,7 +80,7 @@ def head(ray_folder, quiet_ray):
 
     head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": ray_folder}
     with unclosed_processes():
-        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
         ray.init(address=cluster.address, **QUIET)
         yield cluster
         ray.shutdown()
@@ -77,8 +89,11 @@ def head(ray_folder, quiet_ray):
 
 @pytest.fixture
 def nodes(head):
-    """Add nodes; they are gone after the test."""
+    """Add nodes with `add_node(**what_it_has)`; they are gone after the test."""
+    add = head.add_node
+    head.add_node = lambda **options: patiently(lambda: add(**options))
     yield head
+    head.add_node = add
     for node in list(head.worker_nodes):
         head.remove_node(node)
 
