@@ -115,7 +115,7 @@ async def all_of(one_backend, count):
 async def test_rollouts_go_to_the_least_loaded_worker(backend):
     several = backend(SaysWhere, num_workers=2)
     await all_of(several, 1)
-    await until(lambda: not several.health()["workers"]["starting"])
+    await until(lambda: not several.health()["workers"]["starting"], 90)
     places = [said(done.workflow) for done in await all_of(several, 10)]
     await several.shutdown()
     assert sorted(places.count(place) for place in set(places)) == [5, 5]

@@ -77,7 +77,7 @@ async def test_killed_node_loses_and_doubles_nothing(nodes):
     first, _ = nodes.add_node(num_cpus=1), nodes.add_node(num_cpus=1)
     one = backend(num_workers=2)
     tasks = rollouts(one, 120)
-    await until(lambda: one.health()["workers"]["ready"] == 2 and any(t.done() for t in tasks))
+    await until(lambda: one.health()["workers"]["ready"] == 2 and any(t.done() for t in tasks), 120)
     nodes.remove_node(first, allow_graceful=False)
     nodes.add_node(num_cpus=1)
     done = [reported async for reported in check_each_once(tasks)]
@@ -93,7 +93,7 @@ async def test_killed_workers_lose_and_double_nothing(nodes):
     tasks = rollouts(one, 100)
     for _ in range(3):
         ended = sum(task.done() for task in tasks)
-        await until(lambda ended=ended: sum(task.done() for task in tasks) > ended + 5)
+        await until(lambda ended=ended: sum(task.done() for task in tasks) > ended + 5, 120)
         alive = [task for task in tasks if task.done()]
         with suppress(ProcessLookupError):
             os.kill(int(said(alive[-1].result().workflow)), signal.SIGKILL)
@@ -119,7 +119,7 @@ async def test_two_thousand_rollouts_at_once_in_four_workers(nodes):
     nodes.add_node(num_cpus=4)
     one = backend(WaitsForOthers, num_workers=4, max_concurrent_per_worker=500)
     await run(one, request("first"))
-    await until(lambda: not one.health()["workers"]["starting"])
+    await until(lambda: not one.health()["workers"]["starting"], 120)
     requests = [request(f"r-{number}", metadata={"crowd": 500}) for number in range(2000)]
     tasks = [asyncio.create_task(run(one, each)) for each in requests]
     done = [reported async for reported in check_each_once(tasks)]
