@@ -39,7 +39,10 @@ class Setup:
 SETUPS = {
     "local": Setup(),
     "process": Setup({"num_workers": 2}, crowd_options={"num_workers": 4}),
-    "ray": Setup({"num_workers": 2}, crowd_options={"num_workers": 4}),
+    "ray": Setup(
+        {"num_workers": 2, "max_concurrent_per_worker": 500, "resources": {"CPU": 0.5}},
+        crowd_options={"num_workers": 4},
+    ),
     "harbor": Setup(rollouts=4, at_once=2, computing=0, crowd=0),
 }
 

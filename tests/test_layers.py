@@ -56,6 +56,7 @@ FRAMEWORKS = {"agents", "httpx", "httpx2", "langchain", "langchain_core", "langc
     "litellm",
     "mcp",
     "openai",
+    "ray",
     "strands",
 }
 WEB = {"fastapi", "starlette", "uvicorn", "flask"}

@@ -12,7 +12,13 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from osmosis_core import BackendError, ConfigError, ExecutionResult
+from osmosis_core import (
+    BackendError,
+    ConfigError,
+    ExecutionResult,
+    RolloutErrorCategory,
+    RolloutSample,
+)
 from osmosis_core.backends.phase import Phase
 from osmosis_core.errors import describe, one_line
 from osmosis_core.execution import Cutoff, Program, failed
@@ -95,8 +101,21 @@ def _pickled(result: ExecutionResult) -> bytes:
     try:
         return cloudpickle.dumps(result)
     except Exception as error:  # boundary: samples hold what frameworks and users put there
-        text = f"the result cannot be sent back: {describe(error)}; keep plain data in samples"
-        return cloudpickle.dumps(failed(BackendError(text), {}))
+        samples = {name: _portable(sample) for name, sample in result.samples.items()}
+        names = [name for name, sample in samples.items() if sample is not result.samples[name]]
+        what = f"sample {names[0]!r}" if names else "what the workflow returned as info"
+        text = f"{what} cannot be sent back: {describe(error)}; keep plain data there"
+        refusal = BackendError(text, category=RolloutErrorCategory.VALIDATION_ERROR)
+        return cloudpickle.dumps(failed(refusal, samples))
+
+
+def _portable(sample: RolloutSample) -> RolloutSample:
+    """The sample if it can travel, else its policy calls."""
+    try:
+        cloudpickle.dumps(sample)
+    except Exception:  # boundary: as above
+        return RolloutSample(id=sample.id, label=sample.label, calls=sample.calls)
+    return sample
 
 
 class _Folder:

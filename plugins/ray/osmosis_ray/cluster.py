@@ -23,6 +23,8 @@ CONNECT_SEC = 5.0
 _lock = threading.Lock()
 _backends = 0
 """Backends that use the connection made here; 0 when there is none, or somebody else made it."""
+_is_own = False
+"""The connection made here is to a cluster that was started for it."""
 
 
 class Cluster:
@@ -34,18 +36,19 @@ class Cluster:
     """
 
     def __init__(self, address: str | None, runtime_env: Mapping[str, Any] | None) -> None:
-        global _backends
+        global _backends, _is_own
         wanted = address or os.environ.get("RAY_ADDRESS") or "local"
         with _lock:
             self._is_held = _backends > 0 or not ray.is_initialized()
-            self.is_local = wanted == "local" and self._is_held
             self.actor_env: dict[str, Any] | None = None
             if ray.is_initialized():
                 _check_same(address)
                 self.actor_env = dict(runtime_env) if runtime_env else None
             else:
                 _connect(wanted, runtime_env)
+                _is_own = wanted == "local"
             _backends += self._is_held
+            self.is_own = self._is_held and _is_own
 
     def release(self) -> None:
         """Leave the cluster, which stops it if it is this process's own; once."""

@@ -27,6 +27,7 @@ class Worker:
         self.actor = actor
         self.shape = shape
         self.running = 0
+        self.is_stuck = False
         self.started: Future[Started] = actor.start.remote().future()
 
     @property
@@ -73,6 +74,7 @@ class Workers:
         self.per_worker = per_worker
         self._placement_sec = placement_sec
         self._all: list[Worker] = []
+        self._alone = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._failure: str | None = None
 
@@ -86,27 +88,31 @@ class Workers:
         starting = sum(worker.is_starting for worker in self._all)
         return {"ready": len(self._all) - starting, "starting": starting}
 
-    async def acquire(self, shape: Shape) -> Worker:
-        """A slot in the least loaded worker; release it.
+    async def acquire(self, shape: Shape, *, alone: bool = False) -> Worker:
+        """A slot in the least loaded worker, or `alone` all of them; release it in the same way.
 
         Raises:
             BackendError: no node could host a worker, or those that were requested did not start.
         """
         self._fill(shape)
+        self._alone += alone
         patience = time.monotonic() + self._placement_sec
-        while (worker := self._least_loaded(shape)) is None:
-            self._check_hope(shape)
-            if time.monotonic() >= patience:
-                self._check_fits(shape)
-                patience = time.monotonic() + self._placement_sec
-            await self._change(patience - time.monotonic())
-        worker.running += 1
+        try:
+            while (worker := self._free(shape, alone=alone)) is None:
+                self._check_hope(shape)
+                if time.monotonic() >= patience:
+                    self._check_fits(shape)
+                    patience = time.monotonic() + self._placement_sec
+                await self._change(patience - time.monotonic())
+        finally:
+            self._alone -= alone
+        worker.running += self.per_worker if alone else 1
         return worker
 
-    def release(self, worker: Worker) -> None:
+    def release(self, worker: Worker, *, alone: bool = False) -> None:
         """Give a slot back."""
-        worker.running -= 1
-        self._wake(1)
+        worker.running -= self.per_worker if alone else 1
+        self._wake(None if self._alone or alone else 1)
 
     def discard(self, worker: Worker) -> None:
         """Kill a worker; another one takes its place when there is work for it."""
@@ -129,16 +135,16 @@ class Workers:
             await asyncio.wait(closing, timeout=grace_sec)
         for worker in ended:
             worker.kill()
-        self._wake(len(self._waiting))
+        self._wake(None)
 
-    def _least_loaded(self, shape: Shape) -> Worker | None:
+    def _free(self, shape: Shape, *, alone: bool) -> Worker | None:
+        """While a rollout waits to be alone, the least loaded worker is left to become empty."""
         self._drop_failed()
-        free = (
-            worker
-            for worker in self._all
-            if worker.shape == shape and not worker.is_starting and worker.running < self.per_worker
-        )
-        return min(free, key=lambda worker: worker.running, default=None)
+        ready = [w for w in self._all if w.shape == shape and not w.is_starting]
+        ready.sort(key=lambda worker: worker.running)
+        most = 0 if alone else self.per_worker - 1
+        left = ready if alone or not self._alone else ready[1:]
+        return left[0] if left and left[0].running <= most else None
 
     def _drop_failed(self) -> None:
         for worker in [worker for worker in self._all if worker.problem]:

@@ -1,6 +1,7 @@
 """Clusters of several nodes on one machine; nodes and workers come and go while rollouts run."""
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -13,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from osmosis_core import AgentWorkflow, Grader
-from osmosis_core.testing import ScriptedPolicy
 from osmosis_core.testing.backend_conformance.kit import request, run, said, until
 from osmosis_ray import RayBackend
 
+ROOT = Path(__file__).parents[3]
 OSMOSIS = Path(sys.executable).with_name("osmosis")
 pytestmark = pytest.mark.slow
 
@@ -76,7 +77,7 @@ async def test_killed_node_loses_and_doubles_nothing(nodes):
     first, _ = nodes.add_node(num_cpus=1), nodes.add_node(num_cpus=1)
     one = backend(num_workers=2)
     tasks = rollouts(one, 120)
-    await until(lambda: one.health()["workers"]["ready"] == 2 and any(t.done() for t in tasks))
+    await until(lambda: one.health()["workers"]["ready"] == 2 and any(t.done() for t in tasks), 120)
     nodes.remove_node(first, allow_graceful=False)
     nodes.add_node(num_cpus=1)
     done = [reported async for reported in check_each_once(tasks)]
@@ -92,7 +93,7 @@ async def test_killed_workers_lose_and_double_nothing(nodes):
     tasks = rollouts(one, 100)
     for _ in range(3):
         ended = sum(task.done() for task in tasks)
-        await until(lambda ended=ended: sum(task.done() for task in tasks) > ended + 5)
+        await until(lambda ended=ended: sum(task.done() for task in tasks) > ended + 5, 120)
         alive = [task for task in tasks if task.done()]
         with suppress(ProcessLookupError):
             os.kill(int(said(alive[-1].result().workflow)), signal.SIGKILL)
@@ -118,7 +119,7 @@ async def test_two_thousand_rollouts_at_once_in_four_workers(nodes):
     nodes.add_node(num_cpus=4)
     one = backend(WaitsForOthers, num_workers=4, max_concurrent_per_worker=500)
     await run(one, request("first"))
-    await until(lambda: not one.health()["workers"]["starting"])
+    await until(lambda: not one.health()["workers"]["starting"], 120)
     requests = [request(f"r-{number}", metadata={"crowd": 500}) for number in range(2000)]
     tasks = [asyncio.create_task(run(one, each)) for each in requests]
     done = [reported async for reported in check_each_once(tasks)]
@@ -127,24 +128,22 @@ async def test_two_thousand_rollouts_at_once_in_four_workers(nodes):
     assert sorted(places.values()) == [500] * 4
 
 
-async def test_eval_runs_on_the_cluster_that_an_option_names(nodes, tmp_path):
+async def test_eval_on_a_cluster_gives_the_rewards_of_eval_here(nodes, tmp_path):
     nodes.add_node(num_cpus=1)
-    (tmp_path / "flow.py").write_text(
-        "from osmosis_core import Grader\n"
-        "from osmosis_core.testing.conformance_workflows import Answers as _Answers\n"
-        "class Mine(_Answers): pass\n"
-        "class Equal(Grader):\n"
-        "    async def grade(self, ctx):\n"
-        "        ctx.set_reward(ctx.sample.messages[-1]['content'] == ctx.label)\n"
+    place = ["--backend", "ray", "--ray-address", nodes.address, "--ray-num-workers", "1"]
+    there, here = await rewards_of_example(tmp_path, *place), await rewards_of_example(tmp_path)
+    assert there == here and there["graded"] == 8
+
+
+async def rewards_of_example(folder, *place):
+    """Rewards that `osmosis eval run` counts for the Strands example."""
+    example = ROOT / "examples/strands_math"
+    command = [OSMOSIS, "eval", "run", example / "workflow.py", "--dataset", example / "rows.jsonl"]
+    options = ["--policy", "demo", "--limit", "8", "--json", "--quiet", "--output"]
+    output = folder / f"out-{len(place)}"
+    process = await asyncio.create_subprocess_exec(
+        *command, *options, output, *place, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    (tmp_path / "rows.jsonl").write_text('{"user_prompt": "6 * 7?", "label": "42"}\n' * 5)
-    with ScriptedPolicy("42") as policy:
-        command = [OSMOSIS, "eval", "run", "flow.py", "--json"]
-        options = ["--base-url", policy.base_url, "--dataset", "rows.jsonl", "--output", "out"]
-        place = ["--backend", "ray", "--ray-address", nodes.address, "--ray-num-workers", "1"]
-        process = await asyncio.create_subprocess_exec(
-            *command, *options, *place, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        out, err = await asyncio.wait_for(process.communicate(), 90)
-    assert process.returncode == 0, err
-    assert b'"mean": 1.0' in out
+    out, err = await asyncio.wait_for(process.communicate(), 90)
+    assert process.returncode == 0, err.decode()
+    return json.loads(out)["rewards"]
