@@ -186,12 +186,23 @@ class Session:
     def _ended(self, task: asyncio.Task[TrialResult]) -> None:
         del _sessions[self.key]
         shutil.rmtree(self.directory, ignore_errors=True)
+        _forget_loggers(self.key)
         if not task.cancelled():
             task.exception()  # it was told by _unless_ended, or came too late to matter
 
 
 async def _submitted(queue: TrialQueue, config: TrialConfig) -> TrialResult:
     return await queue.submit(config)
+
+
+def _forget_loggers(key: str) -> None:
+    """Harbor names loggers after trials, and `logging` keeps a logger for ever."""
+    known = logging.Logger.manager.loggerDict
+    gone = [known.pop(name) for name in list(known) if key in name]
+    for holder in list(known.values()):
+        if isinstance(holder, logging.PlaceHolder):
+            for logger in gone:
+                holder.loggerMap.pop(logger, None)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def _said(text: str) -> str:
