@@ -82,6 +82,20 @@ os.execlp("sleep", "sleep", "9")
 
 
 @KINDS
+async def test_commands_have_their_variables(kind, task_dir):
+    reported = await ran(asked(), programs.Variables, task_dir=task_dir, environment=kind)
+    assert outputs(reported) == ["a b theirs /usr/bin"]
+
+
+@KINDS
+async def test_task_may_name_an_image_and_bring_files_of_its_own(kind, task_dir):
+    (task_dir / "environment/Dockerfile").rename(task_dir / "environment/notes.txt")
+    (task_dir / "task.toml").write_text("[environment]\ndocker_image = 'osmosis-test-base'\n")
+    reported = await ran(commands("ls"), task_dir=task_dir, environment=kind)
+    assert outputs(reported) == ["notes.txt"]
+
+
+@KINDS
 async def test_container_has_no_network_and_its_limits(kind, task_dir):
     lines = (
         "ls /sys/class/net",
