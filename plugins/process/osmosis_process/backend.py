@@ -18,10 +18,10 @@ from osmosis_core import (
 from osmosis_core.backends.phase import Phase
 from osmosis_core.backends.placed import PlacedBackend, Run
 from osmosis_core.execution import failed, late_text
+from osmosis_process import worker
 from osmosis_process.handle import WorkerLostError
 from osmosis_process.pool import Pool
 from osmosis_process.program import Parcel
-from osmosis_process.worker import IN_WORKER
 
 _PER_WORKER = 4
 _CATEGORIES = {
@@ -64,7 +64,7 @@ class ProcessBackend(PlacedBackend):
         grace_sec: float = 5.0,
         **options: Any,
     ) -> None:
-        if IN_WORKER in os.environ:
+        if worker.is_serving:
             text = "a worker imports the script that builds this ProcessBackend, and would build"
             mend = 'put what the script does under `if __name__ == "__main__":`'
             raise ConfigError(f"{text} it again; {mend}")
@@ -73,6 +73,9 @@ class ProcessBackend(PlacedBackend):
             max_concurrent_per_worker=max_concurrent_per_worker,
             max_rollouts_per_worker=max_rollouts_per_worker,
         )
+        if max_restarts < 0 or grace_sec <= 0:
+            text = f"max_restarts is {max_restarts!r}, grace_sec {grace_sec!r}"
+            raise ConfigError(f"{text}; give 0 or more restarts, and seconds above 0")
         self.num_workers = num_workers or len(os.sched_getaffinity(0))
         self.default_concurrency = self.num_workers * (max_concurrent_per_worker or _PER_WORKER)
         super().__init__(**options)
@@ -88,56 +91,56 @@ class ProcessBackend(PlacedBackend):
             max_rollouts_per_worker,
             max_memory_mb,
         )
-        self._alone = ConcurrencyLimiter(self.num_workers)
+        self._lone = ConcurrencyLimiter(self.num_workers)
         weakref.finalize(self, self._pool.kill)
 
     async def place(self, run: Run, phase: Phase) -> ExecutionResult:
         """Send the phase to a worker, and once more if that was lost for another's sake."""
-        placed, began = self._placed_among_others, time.monotonic()
-        for restarts_left in range(self._max_restarts, -1, -1):
+        placed, began, restarts_left = self._beside_others, time.monotonic(), self._max_restarts
+        while True:
             try:
                 return await placed(run, phase)
             except WorkerLostError as lost:
-                is_final = lost.blame in ("late", "alone") or run.cutoff.cancelled
-                if is_final or not restarts_left:
+                is_final = lost.blame in _CATEGORIES or run.cutoff.cancelled or not restarts_left
+                if is_final:
                     return _lost(phase, lost, time.monotonic() - began)
                 if lost.blame == "one of many":
-                    placed = self._placed_alone
+                    placed = self._alone
+            restarts_left -= 1
             phase = replace(phase, spent_sec=time.monotonic() - run.submitted_at)
-        raise AssertionError
 
-    async def _placed_among_others(self, run: Run, phase: Phase) -> ExecutionResult:
-        worker = self._pool.pick()
+    async def _beside_others(self, run: Run, phase: Phase) -> ExecutionResult:
+        chosen = self._pool.pick()
         try:
-            return await worker.run(run, phase, _limit_sec(phase))
+            return await chosen.run(run, phase, _limit_sec(phase))
         finally:
-            self._pool.recycle(worker)
+            self._pool.recycle(chosen)
 
-    async def _placed_alone(self, run: Run, phase: Phase) -> ExecutionResult:
+    async def _alone(self, run: Run, phase: Phase) -> ExecutionResult:
         limit_sec, has_slot = _limit_sec(phase), False
         deadline = None if limit_sec is None else time.monotonic() + limit_sec
         try:
             async with run.cutoff.until(deadline, _late_text(phase)):
-                await self._alone.acquire()
+                await self._lone.acquire()
                 has_slot = True
-            worker = self._pool.start()
-            worker.is_active = False
-            return await worker.run(run, phase, _limit_sec(phase))
+            own = self._pool.start()
+            own.is_active = False
+            return await own.run(run, phase, _limit_sec(phase))
         finally:
             if has_slot:
-                self._alone.release()
+                self._lone.release()
 
     def health(self) -> dict[str, Any]:
         """As every backend, and `workers`: process, phases that run, workflows so far, memory."""
         workers = [
             {
-                "pid": worker.pid,
-                "running": len(worker.phases),
-                "workflows": worker.workflows,
-                "memory_mb": round(worker.memory_mb, 1),
+                "pid": one.pid,
+                "running": len(one.phases),
+                "workflows": one.workflows,
+                "memory_mb": round(one.memory_mb, 1),
             }
-            for worker in self._pool.workers
-            if not worker.is_over
+            for one in self._pool.workers
+            if not one.is_over
         ]
         return {**super().health(), "workers": workers}
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import pickle
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,23 +16,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import Any, Literal
 
 from osmosis_core import BackendError, ExecutionResult, RolloutErrorCategory
 from osmosis_core.backends.phase import Phase
 from osmosis_core.backends.placed import Run
 from osmosis_core.errors import describe, one_line
 from osmosis_process.program import Parcel
+from osmosis_process.spawn import exit_reason, has_text, remove_if_empty, start
 from osmosis_process.wire import receive, send
-from osmosis_process.worker import IN_WORKER
 
 _START_SEC = 60.0
 _EXIT_SEC = 3.0
 _DUMP_SEC = 0.2
-_MAIN = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
-    "from osmosis_process.worker import main; main(*map(int, sys.argv[1:]))"
-)
 _numbers = count(1)
 
 
@@ -116,7 +110,7 @@ class Worker:
         number, data = next(_numbers), _pickled(phase)
         placed = self.phases[number] = _Placed()
         self.workflows += phase.samples is None
-        self._send(("run", number, data))
+        self._send(("run", number, data, time.monotonic()))
         run.stop = partial(self._end, number, ("cancel", number))
         if run.cutoff.cancelled:
             run.stop()
@@ -146,8 +140,8 @@ class Worker:
         results = [placed.result for placed in self.phases.values()]
         if results:
             await asyncio.wait(results, timeout=self._grace_sec)
-        for number in list(self.phases):
-            self._give_up(number, "was shut down")
+        if self.phases:
+            self._kill("was shut down")
         self.retire()
         await asyncio.wait([self._listening])
 
@@ -197,13 +191,15 @@ class Worker:
             self.retire()
 
     def _give_up(self, number: int, reason: str) -> None:
+        self._send(("cancel", number))
         _fail(self.phases.pop(number), WorkerLostError(f"its worker {reason}", "late"))
 
     def _interrupt(self, reason: str) -> None:
         """Kill it, once it has written to its log where it is."""
         self.is_active = False
+        self._lost = self._lost or (reason, "none")
         self._signal(os.kill, signal.SIGUSR1)
-        self._loop.call_later(_DUMP_SEC, self._kill, reason)
+        self._loop.call_later(_DUMP_SEC, self._kill)
 
     def _live(self, theirs: socket.socket) -> None:
         """Start the process, wait for its end, end its children and tell the loop: in a thread.
@@ -214,7 +210,7 @@ class Worker:
         try:
             with self._signalling, theirs:
                 if self._is_wanted:
-                    self._process = _start(theirs.fileno(), self._log)
+                    self._process = start(theirs.fileno(), self._log)
             if self._process is not None:
                 os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
                 self._signal(os.killpg, signal.SIGKILL)
@@ -236,12 +232,14 @@ class Worker:
             reader, self._writer = await asyncio.open_connection(sock=sock)
             for message in self._outbox:
                 self._send(message)
+            self._outbox.clear()
             while (message := await receive(reader)) is not None:
                 self._heard_at = time.monotonic()
                 self._take(message)
             self.is_active = False
             await asyncio.wait([self._exit_code], timeout=_EXIT_SEC)
-            self._kill()
+            if not self._exit_code.done():
+                self._kill("hung up and was killed", "one of many")
             self._fail_all(await self._exit_code)
         finally:
             self._kill()
@@ -249,7 +247,7 @@ class Worker:
             if self._writer is not None:
                 self._writer.transport.abort()
             sock.close()
-            _remove_if_empty(self._log)
+            remove_if_empty(self._log)
 
     def _take(self, message: tuple[Any, ...]) -> None:
         self._start_limit.cancel()
@@ -268,52 +266,12 @@ class Worker:
 
     def _fail_all(self, code: int) -> None:
         crash: Blame = "alone" if len(self.phases) == 1 else "one of many"
-        reason, blame = self._lost or (_exit_reason(code), crash)
-        where = f"; see {self._log}" if _size(self._log) else ""
+        reason, blame = self._lost or (exit_reason(code), crash)
+        where = f"; see {self._log}" if has_text(self._log) else ""
         for placed in self.phases.values():
             text = f"its worker (process {self.pid}) {reason}{where}"
             _fail(placed, WorkerLostError(text, "late" if placed.is_late else blame))
         self.phases.clear()
-
-
-def _start(descriptor: int, log: Path) -> subprocess.Popen[bytes]:
-    flags = cast("list[str]", subprocess._args_from_interpreter_flags())  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-    arguments = [str(descriptor), str(os.getpid()), json.dumps(sys.path)]
-    output = _opened(log)
-    try:
-        return subprocess.Popen(
-            [sys.executable, *flags, "-c", _MAIN, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=[descriptor],
-            env={**os.environ, IN_WORKER: "1"},
-            start_new_session=True,
-        )
-    finally:
-        if not isinstance(output, int):
-            output.close()
-
-
-def _opened(log: Path) -> IO[bytes] | int:
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        return log.open("wb")
-    except OSError:
-        return subprocess.DEVNULL
-
-
-def _size(log: Path) -> int:
-    with suppress(OSError):
-        return log.stat().st_size
-    return 0
-
-
-def _remove_if_empty(log: Path) -> None:
-    with suppress(OSError):
-        if not _size(log):
-            log.unlink()
-        log.parent.rmdir()
 
 
 def _pickled(phase: Phase) -> bytes:
@@ -342,11 +300,3 @@ def _deliver(placed: _Placed, data: bytes) -> None:
 def _fail(placed: _Placed, error: Exception) -> None:
     if not placed.result.done():
         placed.result.set_exception(error)
-
-
-def _exit_reason(code: int) -> str:
-    if code >= 0:
-        return f"exited with code {code}"
-    name = signal.Signals(-code).name
-    hint = ", perhaps because memory ran out" if name == "SIGKILL" else ""
-    return f"was ended by {name}{hint}"

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from osmosis_core import ExecutionResult, RolloutErrorCategory, RolloutSample, WorkflowError
@@ -23,8 +24,8 @@ from osmosis_core.plugins import get_plugins
 from osmosis_process.output import captured, route_streams
 from osmosis_process.wire import receive, receive_blocking, send
 
-IN_WORKER = "_OSMOSIS_PROCESS_WORKER"
-"""Environment variable that is set in workers."""
+is_serving = False
+"""True in a worker."""
 
 _EXIT_SEC = 2.0
 _OPEN_FIELDS: dict[str, Any] = {"messages": [], "metrics": {}, "extra_fields": {}}
@@ -35,6 +36,8 @@ _PR_SET_PDEATHSIG = 1
 
 def main(descriptor: int, host: int) -> None:
     """Serve the host, process `host`, at the other end of the socket until it hangs up."""
+    global is_serving
+    is_serving = True
     _die_with(host)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
@@ -99,9 +102,9 @@ class _Server:
     async def run(self, reader: asyncio.StreamReader) -> None:
         while (message := await receive(reader)) is not None:
             match message:
-                case ("run", number, phase):
+                case ("run", number, data, sent_at):
                     self._cutoffs[number] = Cutoff()
-                    task = asyncio.create_task(self._run(number, phase))
+                    task = asyncio.create_task(self._run(number, data, sent_at))
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
                 case ("cancel", number):
@@ -110,9 +113,12 @@ class _Server:
                 case _:
                     self._answer(("alive",))
 
-    async def _run(self, number: int, data: bytes) -> None:
+    async def _run(self, number: int, data: bytes, sent_at: float) -> None:
         try:
-            result = dumped(await self._result(pickle.loads(data), self._cutoffs[number]))
+            phase: Phase = pickle.loads(data)
+            spent_sec = phase.spent_sec + time.monotonic() - sent_at  # one clock on one machine
+            phase = replace(phase, spent_sec=spent_sec)
+            result = dumped(await self._result(phase, self._cutoffs[number]))
         except BaseException as error:  # boundary: what the kernel lets through, such as Ctrl-C
             text = f"raised {type(error).__name__}: {describe(error)}"
             result = dumped(failed(WorkflowError(one_line(text, 500)), {}))

@@ -56,13 +56,13 @@ class Rude(AgentWorkflow):
 
 
 class Crowded(AgentWorkflow):
-    """Waits for `together` of its kind in this process, a second at most, and then does as told."""
+    """Waits for `together` of its kind in this process, for a moment, and then does as told."""
 
     here = 0
 
     async def run(self, ctx):
         Crowded.here += 1
-        for _ in range(100):
+        for _ in range(40):
             if Crowded.here >= ctx.metadata["together"]:
                 break
             await asyncio.sleep(0.01)

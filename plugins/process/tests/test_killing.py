@@ -18,6 +18,7 @@ from osmosis_core.testing.backend_conformance.kit import (
 )
 
 BLOCKS = sorted(rude.BLOCKS)
+RUDE = ({"crash": "segfault"}, {"block": "spin"}, {"crash": "exit"}, {"block": "c"})
 
 
 def pids(backend):
@@ -51,8 +52,7 @@ async def test_log_of_a_killed_worker_says_where_it_was(create, tmp_path):
     assert str(log) in text and "in spin" in log.read_text()
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-async def test_code_that_blocks_is_killed_after_a_cancel(create, is_alive, block):
+async def test_code_that_blocks_is_killed_after_a_cancel(create, is_alive, block="c"):
     backend = create(rude.Rude)
     pid = await warm(backend)
     async with in_flight(backend, request(metadata={"block": block})) as (task,):
@@ -142,10 +142,10 @@ async def test_rollout_that_never_ends_is_left_without_harm_to_the_others(create
     await until(lambda: not is_alive(pid))
 
 
-async def test_shutdown_ends_what_blocks_and_leaves_no_process(create, is_alive):
+async def test_shutdown_ends_what_blocks_and_leaves_no_process(create, is_alive, block="c"):
     backend = create(rude.Rude)
     pid = await warm(backend)
-    async with in_flight(backend, request(metadata={"block": "c"})) as (task,):
+    async with in_flight(backend, request(metadata={"block": block})) as (task,):
         await asyncio.sleep(0.1)
         await backend.shutdown()
         assert (await task).workflow.status is RolloutStatus.CANCELLED
@@ -167,8 +167,43 @@ async def test_exit_in_a_task_that_was_left_behind_is_nobody_s_end(create):
     assert len(pids(backend)) == 1
 
 
+async def test_time_that_a_worker_takes_to_start_counts(create):
+    backend = create(rude.Rude, grace_sec=30.0)
+    assert_timeout((await run(backend, request(agent_timeout_sec=0.05))).workflow)
+
+
 async def test_deadline_that_passes_while_the_worker_starts_is_a_timeout(create):
     backend = create(rude.Rude, grace_sec=0.05)
     result = (await run(backend, request(agent_timeout_sec=0.02))).workflow
     assert_timeout(result)
     assert (await run(backend, request())).workflow.status is RolloutStatus.SUCCESS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", range(3))
+@pytest.mark.parametrize("block", BLOCKS)
+async def test_code_that_blocks_is_killed_every_time(create, is_alive, tmp_path, block, again):
+    await test_code_that_blocks_is_killed_after_its_deadline(create, is_alive, block)
+    await test_code_that_blocks_is_killed_after_a_cancel(create, is_alive, block)
+    await test_shutdown_ends_what_blocks_and_leaves_no_process(create, is_alive, block)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", range(3))
+@pytest.mark.parametrize("crash", ["segfault", "killed"])
+async def test_only_the_culprit_of_a_crash_fails_every_time(create, crash, again):
+    *others, bad = await crowd(create(rude.Crowded, num_workers=2), crash=crash)
+    assert [result.status for result, _ in others] == [RolloutStatus.SUCCESS] * 3
+    assert bad[0].err_category is RolloutErrorCategory.AGENT_ERROR
+
+
+@pytest.mark.slow
+async def test_nothing_is_lost_or_told_twice_while_workers_are_killed(create):
+    backend = create(rude.Rude, num_workers=2, max_concurrent=12, max_restarts=9)
+    rows = [request(f"r-{n}", metadata={"sec": 0.05}) for n in range(200)]
+    for n, rudeness in zip(range(0, 200, 25), 2 * list(RUDE), strict=True):
+        rows[n] = request(f"r-{n}", metadata={"sec": 0.1, **rudeness}, agent_timeout_sec=9.0)
+    done = await asyncio.gather(*(run(backend, row) for row in rows))
+    assert {len(one.results) for one in done} == {2}
+    failed = [n for n, one in enumerate(done) if one.workflow.status is RolloutStatus.FAILURE]
+    assert failed == list(range(0, 200, 25))

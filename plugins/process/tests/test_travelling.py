@@ -169,7 +169,7 @@ def test_eval_runs_a_file_that_is_on_no_path(tmp_path, target):
 
 
 def test_module_that_only_the_worker_cannot_import_is_named(tmp_path):
-    source = "import os\nassert '_OSMOSIS_PROCESS_WORKER' not in os.environ, 'not\\nhere'\n"
+    source = "from osmosis_process import worker\nassert not worker.is_serving, 'not\\nhere'\n"
     (tmp_path / "mine.py").write_text(source + SCRIPT)
     script = "import asyncio, mine; asyncio.run(mine.roll())"
     done = python(tmp_path, "-c", script)
