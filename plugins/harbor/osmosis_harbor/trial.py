@@ -149,15 +149,17 @@ class Session:
 
     async def close(self, *, was_good: bool) -> None:
         """End the trial, which removes its container; one that was not good ends at once."""
-        if self._task is not None:
-            self._workflow_ended.set()
-            self._graded.set()
-            if not was_good:
-                self._task.cancel()
-            _, pending = await asyncio.wait({self._task}, timeout=_CLOSING_SEC)
-            for task in pending:
-                logger.warning("trial of rollout %r does not end", self.rollout_id)
-                task.cancel()
+        if self._task is None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            return
+        self._workflow_ended.set()
+        self._graded.set()
+        if not was_good:
+            self._task.cancel()
+        _, pending = await asyncio.wait({self._task}, timeout=_CLOSING_SEC)
+        for task in pending:
+            logger.warning("trial of rollout %r does not end", self.rollout_id)
+            task.cancel()
 
     async def hold_agent(self, environment: BaseEnvironment) -> None:
         """Called by Harbor: the container is up."""
