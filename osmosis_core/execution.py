@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from osmosis_core.active import get_rollout_context, no_rollout
 from osmosis_core.config import AgentWorkflowConfig, GraderConfig
-from osmosis_core.context import RolloutContext
+from osmosis_core.context import Policy, RolloutContext
 from osmosis_core.errors import BackendError, GraderError, RolloutError, WorkflowError, boundary
 from osmosis_core.grader import Grader, GraderContext
 from osmosis_core.sample_ids import MAIN_SAMPLE
@@ -100,17 +100,19 @@ async def run_workflow(
     *,
     cutoff: Cutoff | None = None,
     submitted_at: float | None = None,
+    policy: Policy | None = None,
     artifacts_dir: Path | None = None,
 ) -> ExecutionResult:
     """Run the workflow and collect its samples; a failure is a result, with what was collected.
 
-    `submitted_at` is the `time.monotonic()` instant from which `agent_timeout_sec` counts. The
-    policy is that of the active RolloutContext, or of the environment.
+    `submitted_at` is the `time.monotonic()` instant from which `agent_timeout_sec` counts. Without
+    `policy`, the policy is that of the active RolloutContext, or of the environment.
     """
     now = time.monotonic()
     submitted = now if submitted_at is None else submitted_at
     deadline = _deadline(request.agent_timeout_sec, submitted)
-    context = (get_rollout_context() or RolloutContext()).for_rollout(request.id, deadline)
+    policy = policy or (get_rollout_context() or RolloutContext()).policy
+    context = RolloutContext(rollout_id=request.id, deadline=deadline, **policy)
     late = late_text("workflow", request.agent_timeout_sec, now - submitted)
     output = AgentWorkflowOutput()
     try:

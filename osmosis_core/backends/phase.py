@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from osmosis_core.context import Policy, RolloutContext
+from osmosis_core.context import Policy
 from osmosis_core.execution import Cutoff, Program, run_grader, run_workflow
 from osmosis_core.types import ExecutionRequest, ExecutionResult, RolloutSample
 
@@ -31,6 +31,5 @@ class Phase:
         options: dict[str, Any] = {"cutoff": cutoff, "artifacts_dir": self.artifacts_dir}
         if self.samples is not None:
             return await run_grader(self.request, program, self.samples, **options)
-        options["submitted_at"] = time.monotonic() - self.spent_sec
-        with RolloutContext(**self.policy):
-            return await run_workflow(self.request, program, **options)
+        options |= {"policy": self.policy, "submitted_at": time.monotonic() - self.spent_sec}
+        return await run_workflow(self.request, program, **options)

@@ -18,7 +18,7 @@ from osmosis_core.context import RolloutContext
 from osmosis_core.errors import BackendError, ConfigError, RolloutError
 from osmosis_core.execution import Cutoff, RolloutCancelled, failed
 from osmosis_core.grader import Grader
-from osmosis_core.types import ExecutionRequest, ExecutionResult, RolloutStatus
+from osmosis_core.types import ExecutionRequest, ExecutionResult, RolloutSample, RolloutStatus
 from osmosis_core.types import RolloutErrorCategory as Category
 from osmosis_core.workflow import AgentWorkflow
 
@@ -36,6 +36,8 @@ class Run:
     stop: Callable[[], object] = lambda: None
     """Set it to what ends the phase where it runs: called on a cancel, perhaps when the phase has
     just ended, and when nobody waits for the phase any more because the caller was cancelled."""
+    phase: Phase = field(init=False)
+    """What runs, or ran last; there is none in the queue."""
     is_over: bool = False
 
 
@@ -85,7 +87,7 @@ class PlacedBackend(backend.ExecutionBackend):
             raise ConfigError(f"max_queued is {max_queued!r}; give 1 or more, or None")
         self._max_queued = max_queued
         root = artifacts_root or os.environ.get("_OSMOSIS_ROLLOUT_ARTIFACT_ROOT") or "~/.osmosis"
-        self._artifacts_root = Path(root).expanduser()
+        self.artifacts_root = Path(root).expanduser()
         self._runs: dict[str, Run] = {}
 
     @abstractmethod
@@ -141,7 +143,13 @@ class PlacedBackend(backend.ExecutionBackend):
         except RolloutError as error:
             queued_sec = round(time.monotonic() - run.submitted_at, 6)
             return replace(failed(error, {}), extra_fields={"queued_sec": queued_sec})
-        return await self._placed(run)
+        name = urllib.parse.quote(run.request.id, safe=" ")
+        # 255: the longest name that file systems take
+        name = name if len(name) <= 255 else hashlib.sha256(name.encode()).hexdigest()
+        directory = self.artifacts_root / name / "artifacts"
+        policy = (get_rollout_context() or RolloutContext()).policy
+        run.phase = Phase(run.request, policy, directory, time.monotonic() - run.submitted_at)
+        return await self._placed(run, {})
 
     async def _run_grader(self, run: Run, workflow: ExecutionResult) -> ExecutionResult:
         if run.cutoff.cancelled:
@@ -149,19 +157,17 @@ class PlacedBackend(backend.ExecutionBackend):
         if refusal := execution.grading_refusal(run.request, self.program, workflow):
             return refusal
         run.status = RolloutStatus.GRADING
-        graded = await self._placed(run, workflow)
+        run.phase = replace(run.phase, samples=workflow.samples)
+        graded = await self._placed(run, workflow.samples)
         return replace(graded, extra_fields={**workflow.extra_fields, **graded.extra_fields})
 
-    async def _placed(self, run: Run, workflow: ExecutionResult | None = None) -> ExecutionResult:
-        policy = (get_rollout_context() or RolloutContext()).policy
-        spent_sec, samples = time.monotonic() - run.submitted_at, workflow and workflow.samples
-        phase = Phase(run.request, policy, self._artifacts_dir(run), spent_sec, samples)
+    async def _placed(self, run: Run, samples: dict[str, RolloutSample]) -> ExecutionResult:
         try:
-            result = await self.place(run, phase)
+            result = await self.place(run, run.phase)
         except RolloutError as error:
-            result = failed(error, samples or {})
+            result = failed(error, samples)
         except Exception as error:  # boundary: a place to run may raise anything
-            result = failed(BackendError(f"the backend raised {error!r}"), samples or {})
+            result = failed(BackendError(f"the backend raised {error!r}"), samples)
         except BaseException:
             run.cutoff.cancel()
             run.stop()
@@ -170,12 +176,6 @@ class PlacedBackend(backend.ExecutionBackend):
             cancelled = failed(RolloutCancelled(), samples or result.samples)
             return replace(cancelled, extra_fields=result.extra_fields)
         return result
-
-    def _artifacts_dir(self, run: Run) -> Path:
-        name = urllib.parse.quote(run.request.id, safe=" ")
-        if len(name) > 255:  # the longest name that file systems take
-            name = hashlib.sha256(name.encode()).hexdigest()
-        return self._artifacts_root / name / "artifacts"
 
     @property
     def max_concurrency(self) -> int:

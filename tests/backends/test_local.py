@@ -17,7 +17,6 @@ from osmosis_core import (
     RolloutErrorCategory,
     RolloutStatus,
 )
-from osmosis_core.backends.placed import Run
 from osmosis_core.testing import conformance_workflows as programs
 from osmosis_core.testing.backend_conformance import BackendConformance
 from osmosis_core.testing.backend_conformance.kit import (
@@ -182,11 +181,11 @@ async def test_artifacts_root_of_the_caller_wins_over_the_environment(artifacts_
     assert list(artifacts_root.iterdir()) == []
 
 
-def test_artifacts_root_is_the_home_directory_by_default(monkeypatch, tmp_path):
+async def test_artifacts_root_is_the_home_directory_by_default(monkeypatch, tmp_path):
     monkeypatch.delenv("_OSMOSIS_ROLLOUT_ARTIFACT_ROOT", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    place = local()._artifacts_dir(Run(request("r")))
-    assert place == tmp_path / ".osmosis" / "r" / "artifacts"
+    place = said((await run(local(programs.WritesArtifact), request("r"))).workflow)
+    assert place == str(tmp_path / ".osmosis" / "r" / "artifacts")
 
 
 @pytest.mark.parametrize(

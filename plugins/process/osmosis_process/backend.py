@@ -85,7 +85,7 @@ class ProcessBackend(PlacedBackend):
         self._max_restarts = max_restarts
         self._pool = Pool(
             Parcel.of(self.program),
-            self._artifacts_root / "workers",
+            self.artifacts_root / "workers",
             self.num_workers,
             grace_sec,
             max_rollouts_per_worker,

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -31,7 +31,6 @@ _EXIT_SEC = 3.0
 _DUMP_SEC = 0.2
 _numbers = count(1)
 
-
 type Blame = Literal["late", "alone", "one of many", "none"]
 
 
@@ -49,9 +48,7 @@ class WorkerLostError(Exception):
 class _Placed:
     """A phase in the worker."""
 
-    result: asyncio.Future[ExecutionResult] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    result: asyncio.Future[ExecutionResult]
     is_late: bool = False
 
 
@@ -108,7 +105,7 @@ class Worker:
             WorkerLostError: there will be no result.
         """
         number, data = next(_numbers), _pickled(phase)
-        placed = self.phases[number] = _Placed()
+        placed = self.phases[number] = _Placed(self._loop.create_future())
         self.workflows += phase.samples is None
         self._send(("run", number, data, time.monotonic()))
         run.stop = partial(self._end, number, ("cancel", number))
@@ -170,9 +167,10 @@ class Worker:
     def _end(self, number: int, message: tuple[Any, ...]) -> None:
         """A phase must end now; the message says so to the worker, or asks whether it listens."""
         placed = self.phases.get(number)
-        if placed is not None:
-            self._send(message)
-        if placed is not None and not placed.is_late:
+        if placed is None:
+            return
+        self._send(message)
+        if not placed.is_late:
             placed.is_late = True
             self._send(("alive?",))
             self._loop.call_later(self._grace_sec, self._check, number, time.monotonic(), True)
