@@ -10,6 +10,7 @@ import tempfile
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import backend_loads
@@ -36,6 +37,8 @@ class Setup:
     crowd_options: dict[str, Any] = field(default_factory=dict)
 
 
+TASK = Path(__file__).parent / "harbor_task"
+FEW: dict[str, Any] = {"rollouts": 4, "at_once": 2, "computing": 0, "crowd": 0}
 SETUPS = {
     "local": Setup(),
     "process": Setup({"num_workers": 2}, crowd_options={"num_workers": 4}),
@@ -43,7 +46,8 @@ SETUPS = {
         {"num_workers": 2, "max_concurrent_per_worker": 500, "resources": {"CPU": 0.5}},
         crowd_options={"num_workers": 4},
     ),
-    "harbor": Setup(rollouts=4, at_once=2, computing=0, crowd=0),
+    "harbor": Setup({"task_dir": TASK}, **FEW),
+    "harbor light": Setup({"task_dir": TASK, "environment": "light"}, **FEW),
 }
 
 
@@ -59,7 +63,7 @@ class Results(list):
 @asynccontextmanager
 async def opened(name, workflow, options):
     with tempfile.TemporaryDirectory() as root:
-        backend = get_plugins().backend(name)(
+        backend = get_plugins().backend(name.partition(" ")[0])(
             workflow=workflow,
             workflow_config=backend_loads.UNLIMITED,
             grader=backend_loads.Grades,
@@ -152,7 +156,7 @@ def main():
     titles = ["backend", "cold start", "rollout in a row", "of 64 in flight", "CPU-bound", "crowd"]
     print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
     for name, setup in SETUPS.items():
-        if name != "local" and asked and name not in asked:
+        if name != "local" and asked and name.partition(" ")[0] not in asked:
             continue
         try:
             local = asyncio.run(measure(name, setup, local))

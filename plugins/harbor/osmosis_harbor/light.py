@@ -4,6 +4,7 @@
 
 import asyncio
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ class LightEnvironment(BaseEnvironment):
         started = await asyncio.shield(self._starting)  # a cancel must not lose the container
         self._container = _checked("run", started).stdout.strip()
         await self.exec(f"mkdir -p {LOG_DIRS} && chmod 777 {LOG_DIRS}", user="root")
+        await self._upload_environment_dir_after_start()
 
     async def stop(self, delete: bool) -> None:
         """Kill the container and remove it."""
@@ -83,7 +85,7 @@ class LightEnvironment(BaseEnvironment):
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
         """Copy what is in a directory of the host into one in the container."""
-        await self.exec(f"mkdir -p '{target_dir}'", user="root")
+        await self.exec(f"mkdir -p -- {shlex.quote(target_dir)}", user="root")
         await self._copy(f"{source_dir}/.", f"{self._container}:{target_dir}")
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
@@ -104,18 +106,25 @@ class LightEnvironment(BaseEnvironment):
         timeout_sec: int | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Run a bash command; values of `env` are not seen in the list of processes."""
+        """Run a bash command; values of `env` that are not docker's own are in no process list."""
         env, user = self._merge_env(env) or {}, self._resolve_user(user)
         cwd = cwd or self.task_env_config.workdir
-        options = [option for name in env for option in ("--env", name)]
+        hidden = {name: value for name, value in env.items() if _is_free(name, value)}
+        shown = [name if name in hidden else f"{name}={value}" for name, value in env.items()]
+        options = [option for variable in shown for option in ("--env", variable)]
         options += [] if cwd is None else ["--workdir", cwd]
         options += [] if user is None else ["--user", str(user)]
         arguments = ("exec", *options, self._container, "bash", "-c", command)
-        done = await docker_async(*arguments, env={**os.environ, **env}, timeout_sec=timeout_sec)
+        done = await docker_async(*arguments, env={**os.environ, **hidden}, timeout_sec=timeout_sec)
         return ExecResult(stdout=done.stdout, stderr=done.stderr, return_code=done.return_code)
 
     async def _copy(self, source: str, target: str) -> None:
         _checked("cp", await docker_async("cp", source, target, timeout_sec=None))
+
+
+def _is_free(name: str, value: str) -> bool:
+    """True when docker itself may have the variable, to hand it on without naming its value."""
+    return os.environ.get(name, value) == value and not name.startswith("DOCKER_")
 
 
 def _checked(verb: str, done: Output) -> Output:

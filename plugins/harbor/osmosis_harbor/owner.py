@@ -43,7 +43,7 @@ class Owner:
 
     def __init__(self, home: Path) -> None:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.home, self.id = home, uuid.uuid4().hex[:12]
+        self.home, self.id, self._process = home, uuid.uuid4().hex[:12], os.getpid()
         new = home / f".{self.id}.new"
         self._lock = new.open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -70,7 +70,9 @@ class Owner:
         return reaped
 
     def release(self) -> None:
-        """Remove what is left of this owner's, and give up the lock."""
+        """Remove what is left of this owner's, and give up the lock; not in a fork of it."""
+        if os.getpid() != self._process:
+            return
         with suppress(BackendError, OSError):
             if any(self.directory.iterdir()):
                 for owner, container, project in self._containers():

@@ -72,14 +72,14 @@ class TaskTemplate:
             BackendError: it was not built.
         """
         environment = self.config.environment
-        if self.has_dockerfile:
-            tag = images.content_tag(self.environment_dir)
-            timeout_sec = environment.build_timeout_sec
-            images.ensure_built(tag, self.environment_dir, home, timeout_sec=timeout_sec)
-            return tag
         if environment.docker_image is not None:
             images.ensure_pulled(environment.docker_image)
-        return environment.docker_image
+            return environment.docker_image
+        if not self.has_dockerfile:
+            return None
+        tag, timeout_sec = images.content_tag(self.environment_dir), environment.build_timeout_sec
+        images.ensure_built(tag, self.environment_dir, home, timeout_sec=timeout_sec)
+        return tag
 
     def write(
         self,
@@ -100,7 +100,8 @@ class TaskTemplate:
         (target / "tests/test.sh").write_text(_PLACEHOLDER)
         (target / "task.toml").write_text(config.model_dump_toml())
         (target / "instruction.md").write_text(json.dumps(prompt, ensure_ascii=False))
-        if image is not None and not self.has_compose_file:
+        is_built = self.has_dockerfile and image is not None and not self.has_compose_file
+        if is_built or not self.environment_dir.is_dir():
             (target / "environment").mkdir()
         elif symlink_environment:
             (target / "environment").symlink_to(self.environment_dir)

@@ -149,15 +149,17 @@ class Session:
 
     async def close(self, *, was_good: bool) -> None:
         """End the trial, which removes its container; one that was not good ends at once."""
-        if self._task is not None:
-            self._workflow_ended.set()
-            self._graded.set()
-            if not was_good:
-                self._task.cancel()
-            _, pending = await asyncio.wait({self._task}, timeout=_CLOSING_SEC)
-            for task in pending:
-                logger.warning("trial of rollout %r does not end", self.rollout_id)
-                task.cancel()
+        if self._task is None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            return
+        self._workflow_ended.set()
+        self._graded.set()
+        if not was_good:
+            self._task.cancel()
+        _, pending = await asyncio.wait({self._task}, timeout=_CLOSING_SEC)
+        for task in pending:
+            logger.warning("trial of rollout %r does not end", self.rollout_id)
+            task.cancel()
 
     async def hold_agent(self, environment: BaseEnvironment) -> None:
         """Called by Harbor: the container is up."""
@@ -186,12 +188,23 @@ class Session:
     def _ended(self, task: asyncio.Task[TrialResult]) -> None:
         del _sessions[self.key]
         shutil.rmtree(self.directory, ignore_errors=True)
+        _forget_loggers(self.key)
         if not task.cancelled():
             task.exception()  # it was told by _unless_ended, or came too late to matter
 
 
 async def _submitted(queue: TrialQueue, config: TrialConfig) -> TrialResult:
     return await queue.submit(config)
+
+
+def _forget_loggers(key: str) -> None:
+    """Harbor names loggers after trials, and `logging` keeps a logger for ever."""
+    known = logging.Logger.manager.loggerDict
+    gone = [known.pop(name) for name in list(known) if key in name]
+    for holder in list(known.values()):
+        if isinstance(holder, logging.PlaceHolder):
+            for logger in gone:
+                holder.loggerMap.pop(logger, None)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def _said(text: str) -> str:

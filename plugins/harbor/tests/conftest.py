@@ -28,6 +28,14 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.filterwarnings(r"ignore::DeprecationWarning:harbor\..*"))
 
 
+def pytest_terminal_summary(terminalreporter):
+    """What could not be tested is said, whatever the verbosity."""
+    skipped = (str(report.longrepr) for report in terminalreporter.stats.get("skipped", ()))
+    for reason in dict.fromkeys(re.findall(r"NO (?:DOCKER|BUBBLEWRAP)[^'\\]*", " ".join(skipped))):
+        terminalreporter.section("osmosis-harbor", red=True)
+        terminalreporter.write_line(reason, red=True)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def state():
     """Locks, sockets and files of rollouts in a place of this session's own."""

@@ -34,6 +34,15 @@ class Commands(AgentWorkflow):
         return [message for output in outputs for message in said(output)]
 
 
+class Variables(AgentWorkflow):
+    """Gives a command variables, one of them docker's own."""
+
+    async def run(self, ctx):
+        env = {"SECRET": "a b", "DOCKER_HOST": "theirs", "PATH": "/usr/bin"}
+        done = await ctx.environment.exec('echo "$SECRET $DOCKER_HOST $PATH"', env=env)
+        return said(done.stdout.strip())
+
+
 class Transfers(AgentWorkflow):
     """Sends files into the environment and brings them back."""
 

@@ -9,6 +9,7 @@ from harbor.models.trial.config import EnvironmentConfig
 from harbor.trial.queue import TrialQueue
 
 from osmosis_core import AgentWorkflowConfig, ConcurrencyConfig, ConfigError
+from osmosis_core.plugins import get_plugins
 from osmosis_core.testing.backend_conformance.kit import request, rewards, run
 from osmosis_harbor import HarborBackend
 
@@ -16,9 +17,8 @@ from osmosis_harbor import HarborBackend
 @pytest.fixture
 def made(sandbox, task_dir):
     def make(**options):
-        return HarborBackend(
-            **{**sandbox, "task_dir": task_dir, "workflow": programs.Commands, **options}
-        )
+        defaults = {**sandbox, "task_dir": str(task_dir), "workflow": programs.Commands}
+        return get_plugins().backend("harbor")(**{**defaults, **options})
 
     return make
 

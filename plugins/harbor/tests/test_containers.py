@@ -8,7 +8,6 @@ import pytest
 
 from osmosis_core import ConfigError, ExecutionRequest, RolloutErrorCategory, RolloutStatus
 from osmosis_core.testing.backend_conformance.cancelling import Cancelling
-from osmosis_core.testing.backend_conformance.deadlines import Deadlines
 from osmosis_core.testing.backend_conformance.kit import in_flight, rewards, run, until
 from osmosis_harbor import HarborBackend
 from osmosis_harbor.images import content_tag, ensure_built
@@ -79,6 +78,20 @@ while os.fork():
     pass
 os.execlp("sleep", "sleep", "9")
 """
+
+
+@KINDS
+async def test_commands_have_their_variables(kind, task_dir):
+    reported = await ran(asked(), programs.Variables, task_dir=task_dir, environment=kind)
+    assert outputs(reported) == ["a b theirs /usr/bin"]
+
+
+@KINDS
+async def test_task_may_name_an_image_and_bring_files_of_its_own(kind, task_dir):
+    (task_dir / "environment/Dockerfile").rename(task_dir / "environment/notes.txt")
+    (task_dir / "task.toml").write_text("[environment]\ndocker_image = 'osmosis-test-base'\n")
+    reported = await ran(commands("ls"), task_dir=task_dir, environment=kind)
+    assert outputs(reported) == ["notes.txt"]
 
 
 @KINDS
@@ -191,8 +204,8 @@ def test_missing_compose_plugin_is_one_line_and_light_needs_none(task_dir, monke
     HarborBackend(task_dir=task_dir, workflow=programs.Commands, environment="light")
 
 
-class TestLightBackend(Cancelling, Deadlines):
-    """The parts of the conformance suite in which containers must go away."""
+class TestLightBackend(Cancelling):
+    """The part of the conformance suite in which containers must go away."""
 
     @pytest.fixture(autouse=True)
     def place(self, task_dir):

@@ -8,6 +8,7 @@ import pytest
 from osmosis_core import LocalBackend, RolloutContext, RolloutErrorCategory, RolloutStatus
 from osmosis_core.testing import ScriptedPolicy
 from osmosis_core.testing.backend_conformance.kit import request, rewards, run
+from osmosis_core.testing.backend_conformance.sameness import Sameness
 from osmosis_harbor import HarborBackend
 
 slow = pytest.mark.slow
@@ -139,3 +140,16 @@ async def test_project_is_built_into_a_wheel_with_its_own_dependencies(options, 
     (project / "their_agent/__init__.py").write_text(AGENT)
     reported = await ran({**options, "user_code_dir": project}, "their_agent:Says")
     assert reported.workflow.sample.messages[0]["content"] == "2.3.0", reported.workflow
+
+
+@slow
+class TestInside(Sameness):
+    """Of the conformance suite, what differs when a workflow runs in another process."""
+
+    @pytest.fixture(autouse=True)
+    def place(self, options, tmp_path):
+        (tmp_path / "empty").mkdir()
+        self.options = {**options, "user_code_dir": tmp_path / "empty"}
+
+    def create_backend(self, **options):
+        return HarborBackend(**{**self.options, **options})

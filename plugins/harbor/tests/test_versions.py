@@ -16,7 +16,7 @@ RUNNERS = ("packaging", "pytest", "pytest-asyncio", "pytest-timeout")
 CERTIFI = "certifi>=2026\n"
 """Harbor 0.25 asks for one that is not published."""
 
-CHOSEN = "of_its_own or processes_are_gone or links_and_pipes or reward_is_what or told_the_reward"
+CHOSEN = "of_its_own or processes_are_gone or told_the_reward"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -53,7 +53,7 @@ def installed(tmp_path):
 @pytest.mark.parametrize("harbor", VERSIONS.values(), ids=VERSIONS)
 def test_plugin_works_on_it(harbor, installed, daemon, tmp_path):
     command = [installed(harbor), "-m", "pytest", "-q", "-m", "slow or not slow", "-k", CHOSEN]
-    tests = [PLUGIN / f"tests/test_{name}.py" for name in ("containers", "task_tests", "arguments")]
+    tests = [PLUGIN / f"tests/test_{name}.py" for name in ("containers", "arguments")]
     env = {**os.environ, **daemon, "OSMOSIS_TEST_DOCKER": "1"}
     done = subprocess.run(
         [*command, *tests], cwd=ROOT, env=env, capture_output=True, text=True, timeout=240
