@@ -1,0 +1,31 @@
+"""What this distribution offers to osmosis; a loop's own modules are imported when one is met."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from osmosis_core import hookimpl
+
+if TYPE_CHECKING:
+    import click
+
+    from osmosis_core.execution import Program
+
+
+@hookimpl
+def osmosis_adapt_target(obj: object) -> Program | None:
+    """Agent loops: an instance, a class, or a module that has one."""
+    if "osmosis_agent_loop.agent_loop" not in sys.modules:
+        return None
+    from osmosis_agent_loop.target import adapt
+
+    return adapt(obj)
+
+
+@hookimpl
+def osmosis_register_commands(cli: click.Group) -> None:
+    """Add `osmosis test`."""
+    from osmosis_agent_loop.cli import test
+
+    cli.add_command(test)
