@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -64,6 +64,9 @@ type BackendFactory = Callable[..., ExecutionBackend]
 
 type PolicyFactory = Callable[[], AbstractAsyncContextManager[PolicyEndpoint]]
 
+type ProtocolFactory = Callable[[Any], Any]
+"""Takes the RolloutService of `osmosis_server`, answers its `Protocol`; the kernel knows neither."""
+
 type Register[T] = Callable[[str, T], None]
 """What a declaring hook is given: call it with a name, once for each thing you offer."""
 
@@ -93,6 +96,15 @@ def osmosis_register_policies(register: Register[PolicyFactory]) -> None:
 
     :param register: takes a name and a function returning an async context manager that yields
         a `PolicyEndpoint`.
+    """
+
+
+@hookspec
+def osmosis_register_protocols(register: Register[ProtocolFactory]) -> None:
+    """Declare protocols that rollout servers speak with controllers.
+
+    :param register: takes a name and a function from the server's service to a
+        `osmosis_server.Protocol`.
     """
 
 

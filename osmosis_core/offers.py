@@ -10,7 +10,7 @@ from osmosis_core.errors import PluginError, nearest
 
 DISTRIBUTION = "osmosis-core"
 
-Kind = Literal["backend", "framework", "policy", "command"]
+Kind = Literal["backend", "framework", "policy", "protocol", "command"]
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class PluginRecord:
     version: str = "?"
     status: Literal["loaded", "failed", "disabled"] = "loaded"
     offers: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    """Names offered, by kind: backend, framework, policy, command."""
+    """Names offered, by kind: backend, framework, policy, protocol, command."""
     error: str | None = None
 
     @property

@@ -18,7 +18,13 @@ import pluggy
 
 from osmosis_core import hookspecs
 from osmosis_core.errors import ConfigError, PluginError, describe, nearest, one_line
-from osmosis_core.hookspecs import API_VERSION, BackendFactory, Framework, PolicyFactory
+from osmosis_core.hookspecs import (
+    API_VERSION,
+    BackendFactory,
+    Framework,
+    PolicyFactory,
+    ProtocolFactory,
+)
 from osmosis_core.offers import DISTRIBUTION, Offers, PluginRecord, kernel_metadata
 
 if TYPE_CHECKING:
@@ -98,6 +104,7 @@ class PluginManager:
         registers: dict[str, Callable[..., None]] = {
             "osmosis_register_backends": self._offers.register("backend", record),
             "osmosis_register_policies": self._offers.register("policy", record),
+            "osmosis_register_protocols": self._offers.register("protocol", record),
             "osmosis_register_frameworks": register_framework,
         }
         for hook, register in registers.items():
@@ -132,6 +139,11 @@ class PluginManager:
         return self._offers.names("policy")
 
     @property
+    def protocols(self) -> list[str]:
+        """Sorted names of the protocols on offer."""
+        return self._offers.names("protocol")
+
+    @property
     def frameworks(self) -> list[Framework]:
         """The integrated agent frameworks."""
         return [self._offers.get("framework", name) for name in self._offers.names("framework")]
@@ -148,6 +160,10 @@ class PluginManager:
     def policy(self, name: str) -> PolicyFactory:
         """The factory of a policy; raises PluginError like `backend`."""
         return self._offers.get("policy", name)
+
+    def protocol(self, name: str) -> ProtocolFactory:
+        """The factory of a protocol; raises PluginError like `backend`."""
+        return self._offers.get("protocol", name)
 
     def framework(self, name: str) -> Framework:
         """An integrated agent framework; raises PluginError like `backend`."""

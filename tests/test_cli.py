@@ -61,6 +61,7 @@ class TestRoot:
             "eval",
             "gateway",
             "plugins",
+            "serve",
             "validate",
         ]
 
@@ -103,7 +104,7 @@ class TestPlugins:
         assert (done.returncode, done.stderr) == (0, "")
         lines = [line.split() for line in done.stdout.splitlines()]
         installed = "core call-log eval gateway langgraph loop-watch openai_agents"
-        installed += " pydantic_ai smolagents strands"
+        installed += " pydantic_ai server smolagents strands"
         assert [line[0] for line in lines] == installed.split()
         assert {line[3] for line in lines} == {"loaded"}
 

@@ -108,6 +108,13 @@ class TestDeclaring:
         assert manager.policy("scripted") is ScriptedPolicy
         assert manager.policies == ["demo", "scripted"]
 
+    def test_protocol_is_on_offer(self):
+        def osmosis_register_protocols(register):
+            register("telepathy", str)
+
+        manager = loaded(plugin("acme", osmosis_register_protocols))
+        assert (manager.protocols, manager.protocol("telepathy")) == (["telepathy"], str)
+
     def test_framework_is_listed(self):
         def osmosis_register_frameworks(register):
             register(FRAMEWORK)

@@ -84,3 +84,21 @@ class Duplicate(Refused):
     def __init__(self, message: str, *, is_same: bool) -> None:
         super().__init__(message)
         self.is_same = is_same
+
+
+class UnknownRollout(OsmosisError):
+    """No rollout with this id is known, or not any more (404)."""
+
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("unknown rollout_id")
+
+
+class WrongLease(OsmosisError):
+    """The lease token is not the one that this rollout was admitted with (403)."""
+
+    status = 403
+
+    def __init__(self) -> None:
+        super().__init__("invalid polling lease")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from osmosis_core import ExecutionResult
@@ -23,6 +23,8 @@ class Protocol(ABC):
     """
 
     name: str
+    open_paths: Collection[str] = ()
+    """Exact paths at which it asks for the key itself, by other rules than the server's."""
 
     @abstractmethod
     def routes(self) -> Sequence[BaseRoute]:

@@ -1,0 +1,161 @@
+"""The `osmosis serve` command; whatever costs time to import is imported inside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import click
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from osmosis_core import ConfigError, ExecutionBackend, OsmosisError
+from osmosis_core.cli import one_target
+from osmosis_core.errors import describe
+from osmosis_server.settings import ServerSettings
+
+_KEY_ENV = "OSMOSIS_SERVER_API_KEY"
+_COUNT = click.IntRange(min=1)
+
+
+def _setting_options[F: Callable[..., Any]](command: F) -> F:
+    """An option, and a variable `OSMOSIS_SERVER_<NAME>`, for each field of ServerSettings."""
+    for name, field in reversed(ServerSettings.model_fields.items()):
+        many = get_origin(field.annotation) is tuple
+        flag = "allow-host" if many else name.replace("_", "-")
+        text = " ".join((field.description or "").split()).partition("; ")[0].partition(". ")[0]
+        shown = "" if many else f" ({field.default})"
+        option = click.option(
+            f"--{flag}",
+            name,
+            type=_option_type(field),
+            multiple=many,
+            envvar=f"OSMOSIS_SERVER_{name.upper()}",
+            help=f"{text.rstrip('.')}{shown}.",
+        )
+        command = option(command)
+    return command
+
+
+def _option_type(field: FieldInfo) -> click.ParamType[Any] | None:
+    if get_origin(field.annotation) is Literal:
+        return click.Choice(get_args(field.annotation))
+    return {int: click.INT, float: click.FLOAT}.get(type(field.default), click.STRING)
+
+
+@click.command()
+@click.argument("target", required=False)
+@click.option("-m", "--module", "option", help="TARGET, in the documented form.")
+@click.option("--host", default="127.0.0.1", envvar="OSMOSIS_SERVER_HOST", help="(127.0.0.1)")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=9000,
+    envvar="OSMOSIS_SERVER_PORT",
+    help="Port (9000); 0 is any.",
+)
+@click.option("--backend", metavar="NAME", default="local", help="Where rollouts run (local).")
+@click.option("--concurrency", type=_COUNT, help="Rollouts at a time, before the config's number.")
+@click.option(
+    "--artifacts",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Parent of <rollout id>/artifacts (~/.osmosis).",
+)
+@click.option("--api-key", metavar="KEY", help=f"Key of every request; better: {_KEY_ENV}.")
+@click.option(
+    "--api-key-file", type=click.Path(path_type=Path, dir_okay=False), help="File with the key."
+)
+@click.option("--generate-key", is_flag=True, help="Make a key and print it once, on stderr.")
+@click.option("--insecure", is_flag=True, help="Listen beyond loopback without a key.")
+@_setting_options
+def serve(
+    target: str | None,
+    option: str | None,
+    host: str,
+    port: int,
+    backend: str,
+    concurrency: int | None,
+    artifacts: Path | None,
+    api_key: str | None,
+    api_key_file: Path | None,
+    generate_key: bool,
+    insecure: bool,
+    **settings: Any,
+) -> None:
+    """Serve rollouts of the workflow in TARGET over HTTP, until SIGTERM or Ctrl-C.
+
+    TARGET is a module, module:attr, or a path to a file; the attribute is a workflow class or an
+    execution backend. Each option below has a variable OSMOSIS_SERVER_<NAME>.
+    """
+    chosen = one_target(target, option)
+    key = _api_key(api_key, api_key_file, is_generated=generate_key)
+    limits = _settings(settings)
+    from osmosis_server.serving import listen, origin_of
+    from osmosis_server.serving import serve as run
+
+    with listen(host, port, has_key=key is not None, is_insecure=insecure) as listener:
+        runs = _backend(chosen, backend, concurrency, artifacts)
+        from osmosis_server.app import create_rollout_server
+
+        app = create_rollout_server(backend=runs, api_key=key, settings=limits)
+        _say(origin_of(listener), limits, key, is_fresh=generate_key)
+        raise SystemExit(run(app, listener))
+
+
+def _api_key(given: str | None, file: Path | None, *, is_generated: bool) -> str | None:
+    if sum((given is not None, file is not None, is_generated)) > 1:
+        raise click.UsageError("give one of --api-key, --api-key-file and --generate-key")
+    from osmosis_server.security import check_key, fresh_key
+
+    if is_generated:
+        return fresh_key()
+    if file is not None:
+        given = file.read_text(encoding="utf-8").strip()
+    key = os.environ.get(_KEY_ENV) if given is None else given
+    return None if key is None else check_key(key)
+
+
+def _settings(given: dict[str, Any]) -> ServerSettings:
+    named = {name: value for name, value in given.items() if value not in (None, ())}
+    try:
+        return ServerSettings(**named)
+    except ValidationError as error:
+        raise ConfigError(f"settings: {describe(error)}") from error
+
+
+def _backend(
+    target: str, name: str, concurrency: int | None, artifacts: Path | None
+) -> ExecutionBackend:
+    """The backend that TARGET names, or one of `name` for its workflow."""
+    from osmosis_core.discovery import load_entrypoint, load_target
+    from osmosis_core.plugins import get_plugins
+
+    factory = get_plugins().backend(name)
+    module, attribute = load_target(target)
+    named = getattr(module, attribute, None) if attribute else None
+    if isinstance(named, ExecutionBackend):
+        return named
+    program = load_entrypoint(target).program
+    try:
+        return factory(
+            **({"max_concurrent": concurrency} if concurrency else {}),
+            workflow=program.workflow,
+            workflow_config=program.workflow_config,
+            grader=program.grader,
+            grader_config=program.grader_config,
+            artifacts_root=artifacts,
+        )
+    except OsmosisError:
+        raise
+    except Exception as error:  # boundary: a backend may be anyone's
+        raise ConfigError(f"backend {name!r} cannot be built: {describe(error)}") from error
+
+
+def _say(origin: str, settings: ServerSettings, key: str | None, *, is_fresh: bool) -> None:
+    needs = "every request needs the key" if key else "no key is needed"
+    modes = f"polling, and {settings.callback_protocol} where a request has callback URLs"
+    click.echo(f"serving on {origin}: {modes}; {needs}; journal {settings.journal}", err=True)
+    if is_fresh:
+        click.echo(f"key: {key}", err=True)
