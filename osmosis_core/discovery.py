@@ -58,9 +58,8 @@ def load_entrypoint(target: str) -> Entrypoint:
 
     module, attribute = load_target(target)
     found = _only_class(module, AgentWorkflow, target) if not attribute else None
-    named: Any = _attribute(module, attribute, target) if attribute else found or module
-    is_workflow = isinstance(named, type) and issubclass(named, AgentWorkflow)
-    program = None if is_workflow else get_plugins().adapt_target(named)
+    named = _attribute(module, attribute, target) if attribute else found or module
+    program = None if _is_workflow(named) else get_plugins().adapt_target(named)
     if program is None and named is module:
         raise ConfigError(
             f"no concrete AgentWorkflow subclass in {target!r}{_abstract_ones(module)}; "
@@ -70,6 +69,10 @@ def load_entrypoint(target: str) -> Entrypoint:
     config = program.workflow_config or _only_instance(module, AgentWorkflowConfig, target)
     grader = _only_class(module, Grader, target), _only_instance(module, GraderConfig, target)
     return Entrypoint(target, module, Program(program.workflow, config, *grader, program.check))
+
+
+def _is_workflow(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, AgentWorkflow)
 
 
 def load_target(target: str) -> tuple[ModuleType, str]:

@@ -105,3 +105,17 @@ def tool_dicts(tools: list[Any]) -> list[dict[str, Any]]:
     except TypeError as error:
         raise ValueError(str(error)) from error
     return dicts
+
+
+def packed_tools(tools: list[Any]) -> list[Any]:
+    """Tools as JSON that `unpacked_tools` reads: `[is a schema object, the tool]` of each."""
+    is_schema = [isinstance(tool, OpenAIFunctionToolSchema) for tool in tools]
+    return [list(pair) for pair in zip(is_schema, tool_dicts(tools), strict=True)]
+
+
+def unpacked_tools(packed: list[Any]) -> list[Any]:
+    """The tools as `get_tools` returned them."""
+    return [
+        OpenAIFunctionToolSchema.model_validate(tool) if is_schema else tool
+        for is_schema, tool in packed
+    ]

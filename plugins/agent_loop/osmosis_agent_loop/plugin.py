@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from osmosis_core import hookimpl
+from osmosis_core.hookspecs import ProtocolFactory, Register, hookimpl
 
 if TYPE_CHECKING:
     import click
@@ -21,6 +21,18 @@ def osmosis_adapt_target(obj: object) -> Program | None:
     from osmosis_agent_loop.target import adapt
 
     return adapt(obj)
+
+
+@hookimpl
+def osmosis_register_protocols(register: Register[ProtocolFactory]) -> None:
+    """The protocol of the first generation."""
+    register("agent-loop", _agent_loop)
+
+
+def _agent_loop(service: Any) -> Any:
+    from osmosis_agent_loop.protocol import AgentLoopProtocol
+
+    return AgentLoopProtocol(service)
 
 
 @hookimpl

@@ -68,6 +68,8 @@ class RolloutServerSettings(BaseSettings):
     """How long `get_tools` may take in `/v1/rollout/init`."""
     rollout_timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = 3600.0
     """How long `run` may take, queueing included; then the rollout is an ERROR."""
+    shutdown_grace_seconds: Annotated[float, Field(ge=0, le=3600)] = 10.0
+    """How long running rollouts may go on when the server stops; then they are an ERROR."""
     registration_readiness_timeout_seconds: Annotated[float, Field(ge=1, le=60)] = 10.0
     """Accepted and not used, as all of registration: there is no hosted platform here."""
     registration_readiness_poll_interval_seconds: Annotated[float, Field(ge=0.05, le=5)] = 0.2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import time
 from collections.abc import Callable
@@ -97,8 +96,9 @@ def chosen_policy(
         return get_plugins().policy(name)()
     if base_url is not None:
         return nullcontext(PolicyEndpoint(base_url, api_key, model))
-    models: Any = importlib.import_module("osmosis_server.models")
-    return models.litellm_policy(model if "/" in str(model) else f"openai/{model}")
+    from osmosis_server.models import litellm_policy
+
+    return litellm_policy(str(model) if "/" in str(model) else f"openai/{model}")
 
 
 async def run_rows(

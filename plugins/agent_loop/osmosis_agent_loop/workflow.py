@@ -16,6 +16,7 @@ from osmosis_agent_loop.agent_loop import (
     offered_tools,
     stub_request,
     tool_dicts,
+    unpacked_tools,
 )
 from osmosis_agent_loop.client import LLMClientProtocol, PolicyClient, speak_to_trainer
 from osmosis_agent_loop.context import RolloutContext, RolloutResult
@@ -137,8 +138,12 @@ class AgentLoopWorkflow(AgentWorkflow[AgentLoopConfig]):
         metadata = dict(ctx.metadata or {})
         asked = metadata.pop(ASKED, None)
         settings = config.settings or get_settings()
+        tools = None
         if asked is not None:
+            tools = unpacked_tools(asked.pop("tools"))
             speak_to_trainer(rollout, settings.client)
+            if not asked.pop("has_key"):
+                rollout.api_key = None  # not the environment's
         fields: dict[str, Any] = {
             "server_url": LOCAL_URL,
             "tool_server_url": None,
@@ -160,7 +165,7 @@ class AgentLoopWorkflow(AgentWorkflow[AgentLoopConfig]):
             request,
             settings=settings,
             debug_dir=config.debug_dir,
-            is_trainer=asked is not None,
+            tools=tools,
         )
         if result.is_error:
             raise WorkflowError(result.error_message or "unknown error")
@@ -200,11 +205,12 @@ async def roll_out(
     wrap: Callable[[LLMClientProtocol, list[Any]], LLMClientProtocol] | None = None,
     settings: RolloutSettings | None = None,
     debug_dir: str | None = None,
-    is_trainer: bool = False,
+    tools: list[Any] | None = None,
 ) -> RolloutResult:
     """Run a loop on a request in the active rollout; raises as `run_agent_loop`.
 
-    `wrap` is given the client and the tools, and returns the client for the loop.
+    `wrap` is given the client and the tools, and returns the client for the loop. `tools` are
+    those that a trainer was told already.
     """
     rollout = get_rollout_context()
     if rollout is None:
@@ -212,7 +218,8 @@ async def roll_out(
     settings = settings or get_settings()
     source = _LoopSample()
     sample_id = rollout.register_sample_source(agent_loop.name, source, derived=True)
-    tools = await offered_tools(agent_loop, request)
+    is_trainer = tools is not None
+    tools = await offered_tools(agent_loop, request) if tools is None else tools
     client = PolicyClient(
         rollout,
         sample_id,

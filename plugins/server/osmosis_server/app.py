@@ -63,6 +63,7 @@ def create_rollout_server(
         redoc_url=None,
         openapi_url=None,
     )
+    app.state.api_key = api_key
     if api_key is not None:
         check_key(api_key)
         app.add_middleware(RequireKey, api_key=api_key, open_paths=server.open_paths)

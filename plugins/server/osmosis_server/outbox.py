@@ -11,13 +11,12 @@ from collections.abc import Sequence
 
 from osmosis_server.journal import Journal, Numbered, Outstanding
 from osmosis_server.posting import Answer, Poster, Verdict, origin_of
+from osmosis_server.protocols.base import QUICK_TRIES_SEC
 from osmosis_server.stats import Stats
 from osmosis_server.submissions import Delivery
 
 logger = logging.getLogger(__name__)
 
-_QUICK_SEC = (0.5, 1.0, 2.0, 4.0)
-"""Between the first tries (protocol.md 1.4, 1.6)."""
 _SLOW_SEC = 8.0
 _MAX_SEC = 300.0
 _JITTER = 0.2
@@ -43,10 +42,18 @@ class _Step:
 class _Line:
     """What one rollout's controller is owed, in order."""
 
-    __slots__ = ("origin", "reply_key", "rollout_id", "seq", "steps", "taken", "timer", "tries")
+    __slots__ = ("origin", "quick_sec", "reply_key", "rollout_id", "seq", "steps", "taken",
+                 "timer", "tries")  # fmt: skip
 
-    def __init__(self, seq: int, rollout_id: str, reply_key: str | None) -> None:
+    def __init__(
+        self,
+        seq: int,
+        rollout_id: str,
+        reply_key: str | None,
+        quick_sec: Sequence[float] = QUICK_TRIES_SEC,
+    ) -> None:
         self.seq = seq
+        self.quick_sec = quick_sec
         self.rollout_id = rollout_id
         self.reply_key = reply_key
         self.steps: deque[_Step] = deque()
@@ -54,6 +61,11 @@ class _Line:
         self.timer: asyncio.TimerHandle | None = None
         self.origin: _Origin | None = None
         self.taken: asyncio.Future[None] | None = None
+
+    @property
+    def is_slow(self) -> bool:
+        """True once the quick tries are over."""
+        return self.tries > len(self.quick_sec)
 
 
 class _Origin:
@@ -75,8 +87,8 @@ class _Origin:
 class Outbox:
     """At-least-once deliveries from the journal.
 
-    Five quick tries as documented, then slow ones until the deadline; what arrived is forgotten
-    in the journal. Only what is being tried for the first time is held in memory with its body.
+    Quick tries as the protocol has them, then slow ones until the deadline; what arrived is
+    forgotten in the journal. Only what is tried for the first time is held in memory with its body.
     A host that is away holds up nobody else, and when it answers again everything owed to it is
     tried at once.
 
@@ -130,9 +142,10 @@ class Outbox:
         reply_key: str | None,
         deliveries: Sequence[Numbered],
         taken: asyncio.Future[None] | None = None,
+        quick_sec: Sequence[float] = QUICK_TRIES_SEC,
     ) -> None:
         """Deliver what the journal has; `taken` is resolved when nothing is owed any more."""
-        line = self._lines.get(seq) or _Line(seq, rollout_id, reply_key)
+        line = self._lines.get(seq) or _Line(seq, rollout_id, reply_key, quick_sec)
         steps: list[_Step] = []
         for number, delivery in deliveries:
             step = _Step(number, delivery.name, delivery.url, time.time(), self._deadline_sec)
@@ -153,7 +166,7 @@ class Outbox:
         """Wait until nothing is owed or only hosts that are away are, at most for so long."""
         until = time.monotonic() + timeout_sec
         while time.monotonic() < until:
-            if all(line.tries >= len(_QUICK_SEC) + 1 for line in self._lines.values()):
+            if all(line.is_slow for line in self._lines.values()):
                 return
             await asyncio.sleep(0.02)
 
@@ -248,8 +261,8 @@ class Outbox:
     def _try_again(self, origin: _Origin, line: _Line, answer: Answer) -> None:
         self._stats.deliveries_retried += 1
         line.tries += 1
-        delay_sec = _delay_sec(line.tries)
-        if line.tries == len(_QUICK_SEC) + 1:
+        delay_sec = _delay_sec(line.tries, line.quick_sec)
+        if line.tries == len(line.quick_sec) + 1:
             logger.warning(
                 "%s of rollout %r is not taken by %s (%s); it is tried until its deadline",
                 line.steps[0].name,
@@ -257,7 +270,7 @@ class Outbox:
                 line.steps[0].url_origin,
                 answer.reason,
             )
-        if line.tries > len(_QUICK_SEC) and answer.is_unreachable:
+        if line.is_slow and answer.is_unreachable:
             origin.away.add(line)
         delay_sec = max(delay_sec, min(answer.retry_after_sec, _MAX_SEC))
         line.timer = asyncio.get_running_loop().call_later(delay_sec, self._make_ready, line)
@@ -274,8 +287,8 @@ class Outbox:
             self._make_ready(line)
 
 
-def _delay_sec(tries: int) -> float:
-    if tries <= len(_QUICK_SEC):
-        return _QUICK_SEC[tries - 1]
-    slow = _SLOW_SEC * 2 ** min(tries - len(_QUICK_SEC) - 1, 10)
+def _delay_sec(tries: int, quick_sec: Sequence[float]) -> float:
+    if tries <= len(quick_sec):
+        return quick_sec[tries - 1]
+    slow = _SLOW_SEC * 2 ** min(tries - len(quick_sec) - 1, 10)
     return min(slow, _MAX_SEC) * random.uniform(1 - _JITTER, 1 + _JITTER)

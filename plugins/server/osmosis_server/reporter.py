@@ -78,20 +78,20 @@ class Reporter:
         deliveries = self._journal.number(protocol.workflow_done(submission, settled))
         if deliveries:
             taken = asyncio.get_running_loop().create_future()
-            told = partial(self._told, rollout, submission.reply_key, deliveries, taken)
+            told = partial(self._told, rollout, submission, deliveries, taken)
             self._journal.tell(rollout.seq, deliveries, told)
             await self._outbox.first_tries(taken)
 
     def _told(
         self,
         rollout: Rollout,
-        reply_key: str | None,
+        submission: Submission,
         deliveries: list[Numbered],
         taken: asyncio.Future[None],
         error: Exception | None,
     ) -> None:
         if error is None:
-            self._outbox.put(rollout.seq, rollout.id, reply_key, deliveries, taken)
+            self._owe(rollout, submission, deliveries, taken)
         else:
             logger.error("report of rollout %r cannot be written: %s", rollout.id, error)
 
@@ -151,11 +151,22 @@ class Reporter:
         self.throughput.count()
         self._registry.remove(rollout, view)
         if deliveries:
-            self._outbox.put(rollout.seq, rollout.id, submission.reply_key, deliveries)
+            self._owe(rollout, submission, deliveries)
         try:
             self._observer.rollout_ended(submission, result)
         except Exception:  # observers are isolated from the rollout
             logger.exception("observer of rollout %r raised", rollout.id)
+
+    def _owe(
+        self,
+        rollout: Rollout,
+        submission: Submission,
+        deliveries: list[Numbered],
+        taken: asyncio.Future[None] | None = None,
+    ) -> None:
+        quick_sec = self._protocols[submission.protocol].quick_tries_sec
+        key = submission.reply_key
+        self._outbox.put(rollout.seq, rollout.id, key, deliveries, taken, quick_sec)
 
 
 def internal_error(message: str) -> ExecutionResult:

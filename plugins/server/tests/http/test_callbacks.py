@@ -139,9 +139,7 @@ class TestCompletion:
         )
 
     async def test_timeout_has_its_category(self, controller, receiver):
-        await controller.submit(
-            controller.body("sleep", agent_timeout_sec=0.05, **receiver.urls())
-        )
+        await controller.submit(controller.body("sleep", agent_timeout_sec=0.05, **receiver.urls()))
         assert (await receiver.wait("/completion"))["err_category"] == "timeout"
 
     @pytest.mark.parametrize(("key", "header"), [("cb-key", "Bearer cb-key"), (None, None)])
@@ -214,7 +212,9 @@ class TestGrader:
             "err_category": None,
         }
 
-    async def test_single_sample_with_several_is_a_failure_in_both_callbacks(self, single, receiver):
+    async def test_single_sample_with_several_is_a_failure_in_both_callbacks(
+        self, single, receiver
+    ):
         await single.submit(single.body("samples a,b", **receiver.urls()))
         for path in ("/completion", "/grader"):
             got = await receiver.wait(path)
@@ -270,7 +270,9 @@ class TestGrader:
     async def test_helpers_are_marked_as_removed(self, multi, receiver):
         await multi.submit(multi.body("samples a,helper", **receiver.urls()))
         samples = (await receiver.wait("/grader"))["samples"]
-        marks = {name: (sample["remove_sample"], sample["reward"]) for name, sample in samples.items()}
+        marks = {
+            name: (sample["remove_sample"], sample["reward"]) for name, sample in samples.items()
+        }
         assert marks == {"a": (False, 0.5), "helper": (True, None)}
 
 

@@ -59,7 +59,13 @@ class TestStatus:
 class TestCancel:
     @pytest.mark.parametrize(
         "selector",
-        [{}, {"all": False}, {"ids": None}, {"all": True, "prefix": "a"}, {"ids": [], "prefix": ""}],
+        [
+            {},
+            {"all": False},
+            {"ids": None},
+            {"all": True, "prefix": "a"},
+            {"ids": [], "prefix": ""},
+        ],
     )
     async def test_422_unless_there_is_exactly_one_selector(self, serve, selector):
         async with serve() as controller:

@@ -23,9 +23,7 @@ class TestAdmission:
         )
         assert len(token) == 43
 
-    @pytest.mark.parametrize(
-        "field", ["rollout_id", "initial_messages", "chat_completions_url"]
-    )
+    @pytest.mark.parametrize("field", ["rollout_id", "initial_messages", "chat_completions_url"])
     async def test_422_names_the_field_that_is_missing(self, serve, field):
         async with serve() as controller:
             body = controller.body()
@@ -202,7 +200,8 @@ class TestResult:
         assert answer.body == {"rollout_id": "r-1", "status": "running", **nothing}
 
     @pytest.mark.parametrize(
-        ("headers", "kind"), [({}, "missing"), ({"X_Osmosis_Rollout_Lease": ""}, "string_too_short")]
+        ("headers", "kind"),
+        [({}, "missing"), ({"X_Osmosis_Rollout_Lease": ""}, "string_too_short")],
     )
     async def test_422_without_a_lease_header(self, serve, headers, kind):
         async with serve() as controller:
@@ -325,9 +324,7 @@ class TestCancel:
             await controller.until("running")
             answer = await controller.cancel(ids=["r-1", "nobody"])
             result = await controller.result(token)
-        assert answer.body == {
-            "dispositions": {"r-1": "cancelled_running", "nobody": "not_found"}
-        }
+        assert answer.body == {"dispositions": {"r-1": "cancelled_running", "nobody": "not_found"}}
         assert (result["status"], result["err_category"]) == ("cancelled", None)
 
     async def test_long_poll_is_answered_at_once(self, serve):
