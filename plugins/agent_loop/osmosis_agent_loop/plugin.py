@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from osmosis_core.hookspecs import ProtocolFactory, Register, hookimpl
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def osmosis_adapt_target(obj: object) -> Program | None:
-    """Agent loops: an instance, a class, or a module that has one."""
-    if "osmosis_agent_loop.agent_loop" not in sys.modules:
+    """Agent loops: an instance, a class, a module that has one, a directory of an MCP server."""
+    if "osmosis_agent_loop.agent_loop" not in sys.modules and not isinstance(obj, Path):
         return None
     from osmosis_agent_loop.target import adapt
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,11 +17,17 @@ from osmosis_core.validation import Issue
 
 
 def adapt(obj: object) -> Program | None:
-    """A program of the agent loop that an object is, or that a module has; None for neither.
+    """A program of the agent loop that an object is or a module has; None for neither.
+
+    A path is the directory of an MCP server, whose tools become a loop.
 
     Raises:
         ConfigError: the module has several, or the class cannot be made.
     """
+    if isinstance(obj, Path):
+        from osmosis_agent_loop.mcp import MCPAgentLoop, load_mcp_server
+
+        return agent_loop_program(MCPAgentLoop(load_mcp_server(obj)))
     loop = _only_loop(obj) if isinstance(obj, ModuleType) else obj
     return agent_loop_program(loop) if _is_loop(loop) else None
 

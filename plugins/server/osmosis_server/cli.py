@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 from pydantic import ValidationError
@@ -15,6 +17,9 @@ from osmosis_core import ConfigError, ExecutionBackend, OsmosisError
 from osmosis_core.cli import one_target
 from osmosis_core.errors import describe
 from osmosis_server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from osmosis_core.execution import Program
 
 _KEY_ENV = "OSMOSIS_SERVER_API_KEY"
 _COUNT = click.IntRange(min=1)
@@ -48,8 +53,12 @@ def _option_type(field: FieldInfo) -> click.ParamType[Any] | None:
 @click.command()
 @click.argument("target", required=False)
 @click.option("-m", "--module", "option", help="TARGET, in the documented form.")
-@click.option("--host", default="127.0.0.1", envvar="OSMOSIS_SERVER_HOST", help="(127.0.0.1)")
 @click.option(
+    "--mcp", type=click.Path(path_type=Path), help="A directory with an MCP server, for TARGET."
+)
+@click.option("-H", "--host", default="127.0.0.1", envvar="OSMOSIS_SERVER_HOST", help="(127.0.0.1)")
+@click.option(
+    "-p",
     "--port",
     type=click.IntRange(0, 65535),
     default=9000,
@@ -69,6 +78,17 @@ def _option_type(field: FieldInfo) -> click.ParamType[Any] | None:
 )
 @click.option("--generate-key", is_flag=True, help="Make a key and print it once, on stderr.")
 @click.option("--insecure", is_flag=True, help="Listen beyond loopback without a key.")
+@click.option(
+    "--local", "--local-debug", "is_local", is_flag=True, help="Serve without a key, to try it."
+)
+@click.option("--no-validate", is_flag=True, help="Serve it with what validate would find.")
+@click.option("--reload", "reloads", is_flag=True, help="Start anew when the code here changes.")
+@click.option(
+    "--log",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Agent loops: write what ctx.log_event is given to <this>/<unix seconds>/.",
+)
+@click.option("--skip-register", is_flag=True, hidden=True)
 @_setting_options
 def serve(
     target: str | None,
@@ -82,6 +102,12 @@ def serve(
     api_key_file: Path | None,
     generate_key: bool,
     insecure: bool,
+    mcp: Path | None,
+    is_local: bool,
+    no_validate: bool,
+    reloads: bool,
+    log: Path | None,
+    skip_register: bool,
     **settings: Any,
 ) -> None:
     """Serve rollouts of the workflow in TARGET over HTTP, until SIGTERM or Ctrl-C.
@@ -89,14 +115,26 @@ def serve(
     TARGET is a module, module:attr, or a path to a file; the attribute is a workflow class or an
     execution backend. Each option below has a variable OSMOSIS_SERVER_<NAME>.
     """
-    chosen = one_target(target, option)
-    key = _api_key(api_key, api_key_file, is_generated=generate_key)
+    if skip_register:
+        click.echo("--skip-register: nothing is registered anywhere, with it or without", err=True)
+    if mcp is not None and (target or option):
+        raise click.UsageError("give TARGET or --mcp DIR, not both")
+    if is_local and (api_key or api_key_file or generate_key):
+        raise click.UsageError("--local serves without a key; give no other option about keys")
+    chosen = "" if mcp is not None else one_target(target, option)
+    if reloads:
+        from osmosis_server.reloading import serve_reloading
+
+        raise SystemExit(serve_reloading(sys.argv[1:]))
+    key = None if is_local else _api_key(api_key, api_key_file, is_generated=generate_key)
     limits = _settings(settings)
+    from osmosis_server.loading import served_program
     from osmosis_server.serving import listen, origin_of
     from osmosis_server.serving import serve as run
 
-    with listen(host, port, has_key=key is not None, is_insecure=insecure) as listener:
-        runs = _backend(chosen, backend, concurrency, artifacts)
+    with listen(host, port, has_key=key is not None, is_insecure=insecure or is_local) as listener:
+        program = partial(served_program, chosen, mcp, log, is_checked=not no_validate)
+        runs = _backend(chosen, program, backend, concurrency, artifacts)
         from osmosis_server.app import create_rollout_server
 
         app = create_rollout_server(backend=runs, api_key=key, settings=limits)
@@ -126,18 +164,22 @@ def _settings(given: dict[str, Any]) -> ServerSettings:
 
 
 def _backend(
-    target: str, name: str, concurrency: int | None, artifacts: Path | None
+    target: str,
+    load: Callable[[], Program],
+    name: str,
+    concurrency: int | None,
+    artifacts: Path | None,
 ) -> ExecutionBackend:
     """The backend that TARGET names, or one of `name` for its workflow."""
-    from osmosis_core.discovery import load_entrypoint, load_target
+    from osmosis_core.discovery import load_target
     from osmosis_core.plugins import get_plugins
 
     factory = get_plugins().backend(name)
-    module, attribute = load_target(target)
+    module, attribute = load_target(target) if target else (None, "")
     named = getattr(module, attribute, None) if attribute else None
     if isinstance(named, ExecutionBackend):
         return named
-    program = load_entrypoint(target).program
+    program = load()
     try:
         return factory(
             **({"max_concurrent": concurrency} if concurrency else {}),
