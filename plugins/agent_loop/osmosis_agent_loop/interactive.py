@@ -47,14 +47,16 @@ class SteppingClient:
         self._turn += 1
         for message in messages[self._shown :]:
             show(message)
-        while self._choose(f"turn {self._turn}", _BEFORE, messages) == "e":
-            messages[-1:] = [edited(messages[-1])] if messages else []
+        while self._choose(f"turn {self._turn}", _BEFORE, messages) == "e" and messages:
+            messages[-1] = edited(messages[-1])
+            show(messages[-1])
         while True:
             result = await self._client.chat_completions(messages, **params)
             show(result.message)
-            choice = self._choose("answer", _AFTER, [*messages, result.message])
-            if choice == "e":
+            shown = [*messages, result.message]
+            while (choice := self._choose("answer", _AFTER, shown)) == "e":
                 _replace(result.message, edited(result.message))
+                show(result.message)
             if choice != "r":
                 self._shown = len(messages) + 1
                 return result

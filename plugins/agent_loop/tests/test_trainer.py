@@ -478,12 +478,13 @@ class TestOptions:
         assert max(most) == 2
 
     def test_without_a_limit_all_run_at_once(self, cluster):
-        running = []
+        running, all_there = [], asyncio.Event()
 
         async def meet(ctx):
             running.append(1)
-            while len(running) < 8:
-                await asyncio.sleep(0.001)
+            if len(running) == 8:
+                all_there.set()
+            await all_there.wait()
             return ctx.complete([])
 
         served = cluster(body=meet)
