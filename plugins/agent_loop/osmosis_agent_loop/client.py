@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 _TRAINER_WIRE = WireOptions(stream=False)
 _TRAINER_MODEL = "default"
 _JSON = {"content-type": "application/json"}
+_PASSING = (408, 425, 429)
+"""Refusals that the transport tries again."""
 _CONTROL = frozenset(
     ("api_key", "base_url", "messages", "model", "rollout_id", "stream", "stream_options", "tools")
 )
@@ -301,7 +303,8 @@ def _failure(answer: WireResponse) -> Exception:
     status = answer.status if call is None else tried
     text = (call.error if call else None) or _said(answer)
     if status is not None and 400 <= status < 600:
-        kind = OsmosisServerError if status >= 500 or status == 429 else OsmosisValidationError
+        is_passing = status >= 500 or status in _PASSING
+        kind = OsmosisServerError if is_passing else OsmosisValidationError
         return kind(text, status)
     is_silent = answer.status == 504 or "stopped answering" in text
     return (OsmosisTimeoutError if is_silent else OsmosisTransportError)(text)

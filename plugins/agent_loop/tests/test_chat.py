@@ -119,7 +119,7 @@ class TestFailures:
         assert (error.status_code, len(requests)) == (status, 1)
         assert "no such rollout" in str(error)
 
-    @pytest.mark.parametrize("status", [500, 502, 503, 429])
+    @pytest.mark.parametrize("status", [500, 502, 503, 429, 408])
     async def test_trainer_in_trouble_is_tried_four_times(self, status):
         error, requests = await asked(*[Status(status, "busy")] * 4)
         assert isinstance(error, OsmosisServerError)

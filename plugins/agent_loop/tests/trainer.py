@@ -27,7 +27,7 @@ class Trainer:
         self.asked, self.completed = [], []
         """Bodies and headers of model calls, and of completions."""
         self._changed = threading.Condition()
-        self._is_over = False
+        self._over = threading.Event()
         chat = Route("/v1/chat/completions", self._chat, methods=["POST"])
         complete = Route("/v1/rollout/completed", self._complete, methods=["POST"])
         self._served = ServedApp(Starlette(routes=[chat, complete]))
@@ -37,14 +37,14 @@ class Trainer:
         return self
 
     def __exit__(self, *exc_info):
-        self._is_over = True
+        self._over.set()
         self._served.__exit__(*exc_info)
 
     async def _chat(self, request):
         self._note(self.asked, (await request.json(), dict(request.headers)))
         answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
-        while answer == "hang" and not self._is_over:
-            await asyncio.sleep(0.01)
+        if answer == "hang":
+            await asyncio.to_thread(self._over.wait, 60)
         if isinstance(answer, int):
             return JSONResponse({"detail": "scripted"}, answer)
         message = answer
