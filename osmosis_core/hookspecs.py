@@ -65,7 +65,7 @@ type BackendFactory = Callable[..., ExecutionBackend]
 type PolicyFactory = Callable[[], AbstractAsyncContextManager[PolicyEndpoint]]
 
 type ProtocolFactory = Callable[[Any], Any]
-"""Takes the RolloutService of `osmosis_server`, answers its `Protocol`; the kernel knows neither."""
+"""Makes an `osmosis_server.Protocol` for a RolloutService; the kernel knows neither."""
 
 type Register[T] = Callable[[str, T], None]
 """What a declaring hook is given: call it with a name, once for each thing you offer."""

@@ -63,7 +63,7 @@ class AgentLoopProtocol(Protocol):
         self._has_grader = program is not None and program.grader is not None
         self._urls = UrlPolicy(service.settings.allow_hosts)
         self._settings = (self._config and self._config.settings) or get_settings()
-        self.quick_tries_sec = quick_tries_sec(self._settings)
+        self._quick = quick_tries_sec(self._settings)
         self._known: dict[str, _Known] = {}
         self._keys: dict[str, str] = {}
         """By rollout id, the key in `_known`."""
@@ -205,7 +205,8 @@ class AgentLoopProtocol(Protocol):
         """The one completion: COMPLETED after success, ERROR after everything else."""
         self._end(submission.request.id)
         body = encode(completion_body(submission.request.id, result))
-        return (Delivery("completed", submission.reply_to["completed"], body),)
+        url = submission.reply_to["completed"]
+        return (Delivery("completed", url, body, self._quick),)
 
 
 def _with_tools(submission: Submission, tools: list[Any]) -> Submission:
@@ -215,7 +216,7 @@ def _with_tools(submission: Submission, tools: list[Any]) -> Submission:
     return replace(submission, request=replace(submission.request, metadata=metadata))
 
 
-def quick_tries_sec(settings: RolloutSettings) -> Sequence[float]:
+def quick_tries_sec(settings: RolloutSettings) -> tuple[float, ...]:
     """Pauses between the first tries of a completion."""
     client = settings.client
     delays = (client.retry_base_delay * 2**n for n in range(client.complete_rollout_retries))

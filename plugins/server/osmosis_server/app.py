@@ -84,7 +84,8 @@ class _Server:
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncGenerator[Any]:
         """Open the journal, let the user's lifespan begin, recover; in the end the reverse."""
-        journal = await asyncio.to_thread(Journal.open, self._settings.journal)
+        where, sync = self._settings.journal, self._settings.survive_power_loss
+        journal = await asyncio.to_thread(Journal.open, where, survive_power_loss=sync)
         protocols: dict[str, Protocol] = {}
         service = RolloutService(
             self._backend, journal, self._settings, protocols, connector=checked_connector

@@ -28,14 +28,15 @@ _COUNT = click.IntRange(min=1)
 def _setting_options[F: Callable[..., Any]](command: F) -> F:
     """An option, and a variable `OSMOSIS_SERVER_<NAME>`, for each field of ServerSettings."""
     for name, field in reversed(ServerSettings.model_fields.items()):
-        many = get_origin(field.annotation) is tuple
-        flag = "allow-host" if many else name.replace("_", "-")
+        many, switch = get_origin(field.annotation) is tuple, isinstance(field.default, bool)
         text = " ".join((field.description or "").split()).partition("; ")[0].partition(". ")[0]
-        shown = "" if many else f" ({field.default})"
+        shown = "" if many or switch else f" ({field.default})"
         option = click.option(
-            f"--{flag}",
+            "--allow-host" if many else f"--{name.replace('_', '-')}",
             name,
-            type=_option_type(field),
+            type=None if switch else _option_type(field),
+            is_flag=switch,
+            default=False if switch else None,
             multiple=many,
             envvar=f"OSMOSIS_SERVER_{name.upper()}",
             help=f"{text.rstrip('.')}{shown}.",
@@ -44,10 +45,12 @@ def _setting_options[F: Callable[..., Any]](command: F) -> F:
     return command
 
 
-def _option_type(field: FieldInfo) -> click.ParamType[Any] | None:
+def _option_type(field: FieldInfo) -> click.ParamType[Any]:
     if get_origin(field.annotation) is Literal:
         return click.Choice(get_args(field.annotation))
-    return {int: click.INT, float: click.FLOAT}.get(type(field.default), click.STRING)
+    if isinstance(field.default, int):
+        return click.INT
+    return click.FLOAT if isinstance(field.default, float) else click.STRING
 
 
 @click.command()
@@ -56,7 +59,9 @@ def _option_type(field: FieldInfo) -> click.ParamType[Any] | None:
 @click.option(
     "--mcp", type=click.Path(path_type=Path), help="A directory with an MCP server, for TARGET."
 )
-@click.option("-H", "--host", default="127.0.0.1", envvar="OSMOSIS_SERVER_HOST", help="(127.0.0.1)")
+@click.option(
+    "-H", "--host", default="127.0.0.1", envvar="OSMOSIS_SERVER_HOST", help="Address (127.0.0.1)."
+)
 @click.option(
     "-p",
     "--port",
@@ -138,8 +143,8 @@ def serve(
         from osmosis_server.app import create_rollout_server
 
         app = create_rollout_server(backend=runs, api_key=key, settings=limits)
-        _say(origin_of(listener), limits, key, is_fresh=generate_key)
-        raise SystemExit(run(app, listener))
+        said = partial(_say, origin_of(listener), limits, key, is_fresh=generate_key)
+        raise SystemExit(run(app, listener, said))
 
 
 def _api_key(given: str | None, file: Path | None, *, is_generated: bool) -> str | None:
@@ -156,7 +161,7 @@ def _api_key(given: str | None, file: Path | None, *, is_generated: bool) -> str
 
 
 def _settings(given: dict[str, Any]) -> ServerSettings:
-    named = {name: value for name, value in given.items() if value not in (None, ())}
+    named = {name: value for name, value in given.items() if value is not None and value != ()}
     try:
         return ServerSettings(**named)
     except ValidationError as error:

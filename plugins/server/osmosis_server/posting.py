@@ -29,6 +29,7 @@ _UNREACHABLE = {502, 503, 504}
 _REPORT = b'"trajectory"'
 _MAX_REPORT_BYTES = 64 * 1024 * 1024
 _PARSED_HERE_BYTES = 32 * 1024
+_MAX_RETRY_AFTER_SEC = 300.0
 
 
 class Verdict(Enum):
@@ -86,7 +87,12 @@ class Poster:
                     return _judge(response)
                 await self._acknowledge(response, rollout_id, delivery.name)
                 return _TAKEN
-        except (aiohttp.InvalidURL, OsmosisError, ValueError) as error:
+        except (
+            aiohttp.InvalidURL,
+            aiohttp.NonHttpUrlClientError,
+            OsmosisError,
+            ValueError,
+        ) as error:
             return Answer(Verdict.REFUSED, one_line(str(error), 200))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             reason = one_line(f"{type(error).__name__} {error}", 200).strip()
@@ -160,7 +166,7 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         return 0.0
-    return seconds if math.isfinite(seconds) and seconds > 0 else 0.0
+    return min(seconds, _MAX_RETRY_AFTER_SEC) if math.isfinite(seconds) and seconds > 0 else 0.0
 
 
 @lru_cache(1024)

@@ -69,7 +69,7 @@ class Registry:
         self.is_empty = asyncio.Event()
         self.is_empty.set()
         self._status_of = status_of
-        self._recent: OrderedDict[str, Stored] = OrderedDict()
+        self._recent: OrderedDict[str, tuple[float, Stored]] = OrderedDict()
 
     def add(self, rollout: Rollout) -> None:
         """Take in one that was admitted."""
@@ -82,7 +82,12 @@ class Registry:
 
     def recent(self, rollout_id: str) -> Stored | None:
         """One that ended lately; the journal has them all."""
-        return self._recent.get(rollout_id)
+        return self._recent.get(rollout_id, (0.0, None))[1]
+
+    def forget(self, before: float) -> None:
+        """Let go of those that ended before that moment."""
+        while self._recent and next(iter(self._recent.values()))[0] < before:
+            self._recent.popitem(last=False)
 
     async def changed(self, rollout: Rollout, timeout_sec: float) -> RolloutView:
         """Its view when its status has changed, or after the timeout."""
@@ -122,6 +127,6 @@ class Registry:
                 future.set_result(view)
         rollout.waiters.clear()
         if view.body is not None and len(view.body) <= _RECENT_BYTES:
-            self._recent[rollout.id] = Stored(view, rollout.lease)
+            self._recent[rollout.id] = time.time(), Stored(view, rollout.lease)
             if len(self._recent) > _RECENT:
                 self._recent.popitem(last=False)

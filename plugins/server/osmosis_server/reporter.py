@@ -67,7 +67,7 @@ class Reporter:
         if rollout.is_ended:
             raise Stopped
         protocol = self._protocols[submission.protocol]
-        settled = protocol.settle(submission, result)
+        settled = _without_secrets(protocol.settle(submission, result), submission)
         if settled.status is not result.status:
             self.end(rollout, submission, settled)
             raise Stopped
@@ -77,23 +77,25 @@ class Reporter:
         rollout.is_told = True
         deliveries = self._journal.number(protocol.workflow_done(submission, settled))
         if deliveries:
-            taken = asyncio.get_running_loop().create_future()
-            told = partial(self._told, rollout, submission, deliveries, taken)
+            tries = asyncio.get_running_loop().create_future()
+            told = partial(self._told, rollout, submission.reply_key, deliveries, tries)
             self._journal.tell(rollout.seq, deliveries, told)
-            await self._outbox.first_tries(taken)
+            await self._outbox.first_tries(tries)
 
     def _told(
         self,
         rollout: Rollout,
-        submission: Submission,
+        reply_key: str | None,
         deliveries: list[Numbered],
-        taken: asyncio.Future[None],
+        tries: asyncio.Future[None],
         error: Exception | None,
     ) -> None:
         if error is None:
-            self._owe(rollout, submission, deliveries, taken)
+            self._outbox.put(rollout.seq, rollout.id, reply_key, deliveries, tries)
         else:
-            logger.error("report of rollout %r cannot be written: %s", rollout.id, error)
+            rollout.is_told = False
+            if not tries.done():
+                tries.set_exception(error)
 
     def end(self, rollout: Rollout, submission: Submission, result: ExecutionResult) -> None:
         """End a rollout with a result; only the first one counts."""
@@ -151,22 +153,11 @@ class Reporter:
         self.throughput.count()
         self._registry.remove(rollout, view)
         if deliveries:
-            self._owe(rollout, submission, deliveries)
+            self._outbox.put(rollout.seq, rollout.id, submission.reply_key, deliveries)
         try:
             self._observer.rollout_ended(submission, result)
         except Exception:  # observers are isolated from the rollout
             logger.exception("observer of rollout %r raised", rollout.id)
-
-    def _owe(
-        self,
-        rollout: Rollout,
-        submission: Submission,
-        deliveries: list[Numbered],
-        taken: asyncio.Future[None] | None = None,
-    ) -> None:
-        quick_sec = self._protocols[submission.protocol].quick_tries_sec
-        key = submission.reply_key
-        self._outbox.put(rollout.seq, rollout.id, key, deliveries, taken, quick_sec)
 
 
 def internal_error(message: str) -> ExecutionResult:

@@ -50,6 +50,14 @@ class Runner:
         """By number; an execution that ends after its rollout is still here."""
         self.is_paused = False
 
+    async def close(self, seconds: float) -> None:
+        """Cancel executions that outlived their rollouts, and wait a moment for them to end."""
+        tasks = [rollout.task for rollout in self.running.values() if rollout.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+
     @property
     def queued(self) -> int:
         """How many wait for a slot."""
@@ -127,8 +135,10 @@ class Runner:
     async def _run(self, rollout: Rollout) -> None:
         try:
             if rollout.submission is None:
-                rollout.submission = (await self._journal.submissions([rollout.seq]))[rollout.seq]
-            await self._execute(rollout, rollout.submission)
+                read = await self._journal.submissions([rollout.seq])
+                rollout.submission = read.get(rollout.seq)
+            if rollout.submission is not None and not rollout.is_ended:
+                await self._execute(rollout, rollout.submission)
         except Stopped:
             pass
         except asyncio.CancelledError:
@@ -148,7 +158,7 @@ class Runner:
 
         async def on_workflow(result: ExecutionResult) -> None:
             result = timed.told(result)
-            if grades:
+            if grades and result.status is RolloutStatus.SUCCESS:
                 await reporter.workflow_done(rollout, submission, result)
             else:
                 reporter.end(rollout, submission, result)

@@ -41,7 +41,9 @@ _FORBIDDEN: list[Network] = [
 """Link-local networks, and the metadata addresses of clouds that are elsewhere."""
 _FORBIDDEN_NAMES = {"metadata", "metadata.google.internal", "metadata.goog", "instance-data"}
 _NAT64 = IPv6Network("64:ff9b::/96")
-_PATTERN = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>\d{1,5}))?")
+_PATTERN = re.compile(
+    r"(?:\[(?P<v6>[^\]\s]+)\]|(?P<host>[^:\[\]/\s]+(?:/\d+)?))(?::(?P<port>\d{1,5}))?"
+)
 
 
 def check_key(api_key: str) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hmac
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -26,6 +25,7 @@ from osmosis_server.protocols.base import Protocol
 from osmosis_server.recovery import Recovery
 from osmosis_server.registry import Registry, Rollout
 from osmosis_server.reporter import Reporter
+from osmosis_server.retention import Retention
 from osmosis_server.runner import Runner
 from osmosis_server.settings import ServerSettings
 from osmosis_server.stats import Stats
@@ -42,8 +42,6 @@ logger = logging.getLogger(__name__)
 
 _CANCEL_SEC = 120.0
 _FORCE_SEC = 10.0
-_PURGE_EVERY_SEC = 1.0
-_PURGE_PAUSE_SEC = 0.02
 _POLL_SEC = 0.01
 
 
@@ -91,9 +89,14 @@ class RolloutService:
         )
         self._runner = Runner(backend, journal, self._registry, self._reporter)
         self._canceller = Canceller(backend, self._registry, self._reporter, self._runner)
+        self._retention = Retention(
+            journal,
+            self._stats,
+            settings.result_retention_sec,
+            settings.max_journal_bytes,
+            kept=lambda: [run.seq for run in self._runner.running.values() if run.is_ended],
+        )
         self._admitting = 0
-        self._journal_is_full = False
-        self._janitor: asyncio.Task[None] | None = None
         self._drained: asyncio.Task[None] | None = None
         self._closed: asyncio.Task[None] | None = None
 
@@ -109,7 +112,7 @@ class RolloutService:
             self.settings.on_restart,
         )
         await recovery.run()
-        self._janitor = asyncio.create_task(self._purge())
+        self._retention.start()
 
     async def admit(self, submission: Submission) -> RolloutView:
         """Accept a rollout; it is in the journal when this returns, and runs even if the caller
@@ -142,7 +145,7 @@ class RolloutService:
         pending = len(self._registry.active) + self._admitting
         if (
             pending >= self.settings.max_pending
-            or self._journal_is_full
+            or self._retention.is_full
             or not self.backend.has_capacity()
         ):
             retry_after_sec = self._reporter.throughput.retry_after_sec(pending)
@@ -283,26 +286,13 @@ class RolloutService:
     async def _close(self) -> None:
         await self.drain(self.settings.drain_grace_sec)
         await self._outbox.flush(self.settings.delivery_timeout_sec)
-        if self._janitor is not None:
-            self._janitor.cancel()
-            await asyncio.wait([self._janitor])
+        await self._retention.close()
         self._leases.close()
         await self._outbox.close()
         await self.backend.shutdown()
+        await self._runner.close(_FORCE_SEC)
         if lost := await self._journal.close():
             logger.error("%d writes had no room in the journal", lost)
-
-    async def _purge(self) -> None:
-        """Forget what need not be kept any longer, some at a time."""
-        settings = self.settings
-        while True:
-            before = time.time() - settings.result_retention_sec
-            kept = [run.seq for run in self._runner.running.values() if run.is_ended]
-            purged = await self._journal.purge(before, settings.max_journal_bytes, kept)
-            self._stats.journal_bytes = purged.used_bytes
-            is_over = purged.used_bytes > settings.max_journal_bytes
-            self._journal_is_full = is_over and not purged.forgotten
-            await asyncio.sleep(_PURGE_PAUSE_SEC if purged.forgotten else _PURGE_EVERY_SEC)
 
 
 def _check_lease(lease: bytes | None, digest: bytes) -> None:

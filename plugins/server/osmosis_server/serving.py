@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -68,23 +68,24 @@ def origin_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(app: FastAPI, listener: socket.socket) -> int:
+def serve(app: FastAPI, listener: socket.socket, on_ready: Callable[[], None]) -> int:
     """Serve an app of `create_rollout_server` until a signal; 0 after SIGTERM, 130 after Ctrl-C.
 
-    The first signal drains: nothing more is admitted, polls are answered, running rollouts have
+    `on_ready` is called once the journal is open and recovery is done. The first signal drains: nothing more is admitted, polls are answered, running rollouts have
     their grace. The second one exits at once; the journal is made for that.
     """
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(app, listener))
+        return runner.run(_serve(app, listener, on_ready))
 
 
-async def _serve(app: FastAPI, listener: socket.socket) -> int:
+async def _serve(app: FastAPI, listener: socket.socket, on_ready: Callable[[], None]) -> int:
     async with app.router.lifespan_context(app) as state:
         server = _Server(app, state or {})
         ending = _Ending(server, app.state.service)
         with ending.on_signals():
+            on_ready()
             await server.serve([listener])
         return ending.exit_code
 
@@ -99,6 +100,7 @@ class _Server(uvicorn.Server):
             http="httptools",
             ws="none",
             log_config=None,
+            log_level="warning",
             access_log=False,  # paths name rollouts, and nobody asked
             backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_SEC,

@@ -24,6 +24,8 @@ class ServerSettings(BaseModel):
     0.3.0 (202, one sample). The requests cannot be told apart (protocol.md 0)."""
     journal: Path | Literal[":memory:"] = Path(".osmosis/server/journal.db")
     """File in which everything accepted survives a killed server, or `:memory:`."""
+    survive_power_loss: bool = False
+    """Wait for the disk at each commit; a killed process loses nothing either way."""
     on_restart: Literal["fail", "rerun"] = "fail"
     """What becomes of rollouts that were running when the server was killed."""
     max_pending: Annotated[int, Field(ge=1)] = 10_000

@@ -134,7 +134,7 @@ class TestUrls:
             UrlPolicy([pattern]).check(url)
 
     @pytest.mark.parametrize(
-        "pattern", ["", "a b:c", "10.0.0.0/99", "[::1", "host:port", "http://x"]
+        "pattern", ["", "a b", "a b:c", "10.0.0.0/99", "[::1", "host:port", "http://x"]
     )
     def test_pattern_that_cannot_be_read_is_a_config_error(self, pattern):
         with pytest.raises(ConfigError, match="allowed host"):

@@ -56,6 +56,7 @@ class Journal:
         self._reader = reader
         self._keys = keys
         self._lock = lock
+        self._last_seq = last[0]
         self._seqs = itertools.count(last[0] + 1)
         self._steps = itertools.count(last[1] + 1)
 
@@ -96,9 +97,10 @@ class Journal:
         cls, file: Path | None, key: str | bytes | None, lock: opening.Lock | None, sync: bool
     ) -> Self:
         keys = Keys(load_key(file) if key is None else key)
-        connection = opening.connect(file, survive_power_loss=sync)
+        connection = opening.connect(file)
         try:
-            opening.prepare(connection, f"journal {str(file)!r}", keys)
+            where = f"journal {str(file)!r}"
+            opening.prepare(connection, where, keys, survive_power_loss=sync)
             last = statements.last_numbers(connection)
         except BaseException:
             connection.close()
@@ -178,14 +180,21 @@ class Journal:
         return await self._read(read)
 
     async def unfinished(self, after: int = 0, limit: int = 200) -> list[Unfinished]:
-        """Rollouts that have not ended with numbers above `after`, in order of admission."""
+        """Rollouts that had not ended when the journal was opened, in order of admission.
+
+        Those with numbers above `after`.
+        """
+
+        last = self._last_seq
 
         def read(connection: sqlite3.Connection) -> list[Unfinished]:
             return [
                 Unfinished(
                     row[0], bool(is_told), lease, size, read_submission(tuple(row), self._keys)
                 )
-                for is_told, lease, size, *row in statements.unfinished(connection, after, limit)
+                for is_told, lease, size, *row in statements.unfinished(
+                    connection, after, last, limit
+                )
             ]
 
         return await self._read(read)
@@ -198,10 +207,15 @@ class Journal:
     async def outstanding(
         self, after: tuple[int, int] = (0, 0), limit: int = 500
     ) -> list[Outstanding]:
-        """Deliveries after a number and step, in order."""
+        """Deliveries that were owed when the journal was opened, in order.
+
+        Those after a rollout's number and a step.
+        """
+        last = self._last_seq
 
         def read(connection: sqlite3.Connection) -> list[Outstanding]:
-            rows, unseal = statements.outstanding(connection, after, limit), self._keys.unseal
+            rows = statements.outstanding(connection, after, last, limit)
+            unseal = self._keys.unseal
             return [Outstanding(*row, reply_key=unseal(sealed)) for *row, sealed in rows]
 
         return await self._read(read)

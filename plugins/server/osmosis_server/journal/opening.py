@@ -74,23 +74,28 @@ class Lock:
         os.close(self._handle)
 
 
-def connect(path: Path | None, *, survive_power_loss: bool = False) -> sqlite3.Connection:
+def connect(path: Path | None) -> sqlite3.Connection:
     """A connection as the journal's threads use it; None is a database in memory."""
-    connection = sqlite3.connect(
-        path or ":memory:", _BUSY_SEC, isolation_level=None, check_same_thread=False
-    )
-    connection.execute(f"PRAGMA synchronous = {'FULL' if survive_power_loss else 'NORMAL'}")
-    connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-    return connection
+    where = path or ":memory:"
+    return sqlite3.connect(where, _BUSY_SEC, isolation_level=None, check_same_thread=False)
 
 
 def make_private(path: Path) -> None:
-    """Create the journal's folder and file where they are missing, for this user only."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    """Create the journal's folder and file where they are missing, for this user only.
+
+    Raises:
+        ConfigError: they cannot be made there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise ConfigError(f"journal {str(path)!r}: {error.strerror}") from error
 
 
-def prepare(connection: sqlite3.Connection, where: str, keys: Keys) -> None:
+def prepare(
+    connection: sqlite3.Connection, where: str, keys: Keys, *, survive_power_loss: bool
+) -> None:
     """Make the tables of a new journal, or check those of an old one.
 
     Raises:
@@ -100,6 +105,8 @@ def prepare(connection: sqlite3.Connection, where: str, keys: Keys) -> None:
         if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             _create(connection, keys)
         _check(connection, where, keys)
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if survive_power_loss else 'NORMAL'}")
     except sqlite3.DatabaseError as error:
         raise ConfigError(
             f"{where} cannot be read as a journal: {error}; move it away, or name another file"

@@ -38,11 +38,12 @@ WHERE id = ? AND ended_at IS NOT NULL
 """
 _UNFINISHED = f"""
 SELECT is_told, lease, length(request), {SUBMISSION} FROM rollouts
-WHERE ended_at IS NULL AND seq > ? ORDER BY seq LIMIT ?
+WHERE ended_at IS NULL AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
 """
 _OUTSTANDING = """
 SELECT d.seq, step, id, name, url, made_at, reply_key FROM deliveries d
-JOIN rollouts USING (seq) WHERE (d.seq, step) > (?, ?) ORDER BY d.seq, step LIMIT ?
+JOIN rollouts USING (seq) WHERE (d.seq, step) > (?, ?) AND d.seq <= ?
+ORDER BY d.seq, step LIMIT ?
 """
 
 
@@ -138,9 +139,11 @@ def submissions(connection: sqlite3.Connection, seqs: Iterable[int]) -> list[tup
     return connection.execute(query, seqs).fetchall()
 
 
-def unfinished(connection: sqlite3.Connection, after: int, limit: int) -> list[tuple[Any, ...]]:
+def unfinished(
+    connection: sqlite3.Connection, after: int, last: int, limit: int
+) -> list[tuple[Any, ...]]:
     """Of each: is it told, its lease, its request's size, its row of SUBMISSION."""
-    return connection.execute(_UNFINISHED, (after, limit)).fetchall()
+    return connection.execute(_UNFINISHED, (after, last, limit)).fetchall()
 
 
 def delivery(connection: sqlite3.Connection, seq: int, step: int) -> tuple[str, str, bytes] | None:
@@ -150,7 +153,7 @@ def delivery(connection: sqlite3.Connection, seq: int, step: int) -> tuple[str, 
 
 
 def outstanding(
-    connection: sqlite3.Connection, after: tuple[int, int], limit: int
+    connection: sqlite3.Connection, after: tuple[int, int], last: int, limit: int
 ) -> list[tuple[Any, ...]]:
     """Deliveries without their bodies, in order."""
-    return connection.execute(_OUTSTANDING, (*after, limit)).fetchall()
+    return connection.execute(_OUTSTANDING, (*after, last, limit)).fetchall()

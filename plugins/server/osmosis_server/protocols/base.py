@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from osmosis_server.submissions import Delivery, Submission
 
 
-QUICK_TRIES_SEC = (0.5, 1.0, 2.0, 4.0)
-"""Between the first tries of a delivery (protocol.md 1.4, 1.6)."""
-
-
 class Protocol(ABC):
     """One way of speaking with controllers over the shared service.
 
@@ -29,8 +25,6 @@ class Protocol(ABC):
     name: str
     open_paths: Collection[str] = ()
     """Exact paths at which it asks for the key itself, by other rules than the server's."""
-    quick_tries_sec: Sequence[float] = QUICK_TRIES_SEC
-    """Pauses between the first tries of its deliveries; the outbox goes on after them."""
 
     @abstractmethod
     def routes(self) -> Sequence[BaseRoute]:

@@ -126,9 +126,13 @@ class Controller:
         return (await self.ask("GET", f"/rollout/{rollout_id}/status")).body
 
     async def until(self, status, rollout_id="r-1"):
-        async with asyncio.timeout(WAIT_SEC):
-            while (await self.status(rollout_id))["status"] != status:
-                await asyncio.sleep(0.01)
+        seen = await self.status(rollout_id)
+        for _ in range(2000):
+            if seen["status"] == status:
+                return
+            await asyncio.sleep(0.01)
+            seen = await self.status(rollout_id)
+        raise AssertionError(f"not {status}: {seen}")
 
     async def cancel(self, **selector):
         return await self.ask("POST", "/rollout/cancel", selector)
@@ -185,7 +189,19 @@ async def serving(app):
 
 
 @pytest.fixture
-async def serve(tmp_path):
+def connect():
+    """A controller of a server that runs: `async with connect(origin, api_key)`."""
+
+    @asynccontextmanager
+    async def connect(origin, api_key=None):
+        async with aiohttp.ClientSession() as http:
+            yield Controller(origin, http, api_key)
+
+    return connect
+
+
+@pytest.fixture
+async def serve(tmp_path, connect):
     """Start a server: `async with serve(backend=..., api_key=..., setting=...) as controller`."""
 
     @asynccontextmanager
@@ -199,8 +215,8 @@ async def serve(tmp_path):
             configure_logging=False,
             settings=ServerSettings(**settings),
         )
-        async with serving(app) as origin, aiohttp.ClientSession() as http:
-            yield Controller(origin, http, api_key)
+        async with serving(app) as origin, connect(origin, api_key) as controller:
+            yield controller
 
     return start
 

@@ -311,9 +311,8 @@ class TestLease:
         async with serve(result_retention_sec=0.05) as controller:
             token = await controller.lease()
             await controller.result(token)
-            async with asyncio.timeout(20):
-                while (await controller.poll(token)).status != 404:
-                    await asyncio.sleep(0.02)
+            await controller.until("unknown")
+            assert (await controller.poll(token)).status == 404
             assert (await controller.submit(controller.body())).status == 202
 
 
