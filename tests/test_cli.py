@@ -104,7 +104,7 @@ class TestPlugins:
         done = osmosis("plugins", "--strict")
         assert (done.returncode, done.stderr) == (0, "")
         lines = [line.split() for line in done.stdout.splitlines()]
-        installed = "agent_loop core call-log eval gateway langgraph loop-watch openai_agents"
+        installed = "core agent_loop call-log eval gateway langgraph loop-watch openai_agents"
         installed += " pydantic_ai server smolagents strands"
         assert [line[0] for line in lines] == installed.split()
         assert {line[3] for line in lines} == {"loaded"}

@@ -151,10 +151,13 @@ def serve_agent_loop(
     logs = None if debug_dir is None else str(timestamped(debug_dir))
     app = create_app(agent_loop, settings=settings, api_key=key, debug_dir=logs)
     with listen(host, port, has_key=key is not None, is_insecure=local_debug) as listener:
-        click.echo(f"serving {agent_loop.name} on {origin_of(listener)}", err=True)
-        if key is not None and api_key is None:
-            click.echo(f"key: {key}", err=True)
-        code = serve(app, listener)
+
+        def say() -> None:
+            click.echo(f"serving {agent_loop.name} on {origin_of(listener)}", err=True)
+            if key is not None and api_key is None:
+                click.echo(f"key: {key}", err=True)
+
+        code = serve(app, listener, say)
     if code:
         raise SystemExit(code)
 

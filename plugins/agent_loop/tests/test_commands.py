@@ -439,7 +439,7 @@ class TestServe:
     def test_each_mistake_is_one_line(self, here, tmp_path, arguments, text):
         broken = (Path(__file__).parent / "broken/run_not_async.py").read_text()
         (tmp_path / "loop.py").write_text(broken)
-        code, _, err = here("serve", *arguments)
+        code, _, err = here("serve", "--port", "0", *arguments)
         assert (code, err.count("\n")) == (2, 1)
         assert text in err
 
