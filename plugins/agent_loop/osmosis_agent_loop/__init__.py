@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from osmosis_agent_loop.agent_loop import RolloutAgentLoop
-    from osmosis_agent_loop.client import CompletionsResult, LLMClientProtocol, OsmosisLLMClient
+    from osmosis_agent_loop.client import CompletionsResult, LLMClientProtocol
+    from osmosis_agent_loop.config import AgentLoopConfig
     from osmosis_agent_loop.context import RolloutContext, RolloutResult
     from osmosis_agent_loop.errors import (
         AgentLoopError, AgentLoopNotFoundError, AgentLoopValidationError,
         OsmosisRolloutError, OsmosisServerError, OsmosisTimeoutError, OsmosisTransportError,
         OsmosisValidationError, ToolArgumentError, ToolExecutionError,
     )
+    from osmosis_agent_loop.llm_client import OsmosisLLMClient
     from osmosis_agent_loop.registry import (
         AgentLoopRegistry, get_agent_loop, list_agent_loops, register_agent_loop,
         unregister_agent_loop,
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from osmosis_agent_loop.rubric import (
         MissingAPIKeyError, ModelNotFoundError, ProviderRequestError, evaluate_rubric,
     )
+    from osmosis_agent_loop.running import run_agent_loop
     from osmosis_agent_loop.schemas import (
         InitResponse, OpenAIFunctionToolSchema, RolloutMetrics, RolloutRequest,
         RolloutResponse, RolloutStatus,
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
         get_tool_call_info, parse_tool_arguments, serialize_tool_result,
     )
     from osmosis_agent_loop.validator import ValidationError, ValidationResult, validate_agent_loop
-    from osmosis_agent_loop.workflow import AgentLoopConfig, AgentLoopWorkflow, run_agent_loop
+    from osmosis_agent_loop.workflow import AgentLoopWorkflow
 
 __all__ = [
     "DEFAULT_HOST", "DEFAULT_PORT", "AgentLoopConfig", "AgentLoopError",
@@ -61,15 +64,18 @@ __all__ = [
 
 _NAMES = {
     "agent_loop": "RolloutAgentLoop",
-    "client": "CompletionsResult LLMClientProtocol OsmosisLLMClient",
+    "client": "CompletionsResult LLMClientProtocol",
+    "config": "AgentLoopConfig",
     "context": "RolloutContext RolloutResult",
     "errors": "AgentLoopError AgentLoopNotFoundError AgentLoopValidationError "
     "OsmosisRolloutError OsmosisServerError OsmosisTimeoutError OsmosisTransportError "
     "OsmosisValidationError ToolArgumentError ToolExecutionError",
+    "llm_client": "OsmosisLLMClient",
     "registry": "AgentLoopRegistry get_agent_loop list_agent_loops register_agent_loop "
     "unregister_agent_loop",
     "rewards": "osmosis_reward osmosis_rubric",
     "rubric": "MissingAPIKeyError ModelNotFoundError ProviderRequestError evaluate_rubric",
+    "running": "run_agent_loop",
     "schemas": "InitResponse OpenAIFunctionToolSchema RolloutMetrics RolloutRequest "
     "RolloutResponse RolloutStatus",
     "server": "DEFAULT_HOST DEFAULT_PORT create_app serve_agent_loop validate_and_report",
@@ -79,7 +85,7 @@ _NAMES = {
     "tools": "create_tool_error_result create_tool_result execute_tool_calls "
     "get_tool_call_info parse_tool_arguments serialize_tool_result",
     "validator": "ValidationError ValidationResult validate_agent_loop",
-    "workflow": "AgentLoopConfig AgentLoopWorkflow run_agent_loop",
+    "workflow": "AgentLoopWorkflow",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 # isort: on

@@ -8,7 +8,7 @@ import logging
 import time
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from osmosis_agent_loop.errors import (
     OsmosisServerError,
@@ -17,8 +17,8 @@ from osmosis_agent_loop.errors import (
     OsmosisValidationError,
 )
 from osmosis_agent_loop.messages import normalize_stop, parse_tool_calls
-from osmosis_agent_loop.schemas import MessageDict, RolloutMetrics, RolloutResponse, RolloutStatus
-from osmosis_agent_loop.settings import RolloutClientSettings, RolloutSettings, get_settings
+from osmosis_agent_loop.schemas import MessageDict, RolloutMetrics
+from osmosis_agent_loop.settings import RolloutClientSettings, get_settings
 from osmosis_core import PolicyCall, WireOptions
 from osmosis_core import RolloutContext as Rollout
 from osmosis_core.policy import WireRequest, WireResponse, bound_headers, exchange
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 _TRAINER_WIRE = WireOptions(stream=False)
 _TRAINER_MODEL = "default"
-_JSON = {"content-type": "application/json"}
+JSON = {"content-type": "application/json"}
 _PASSING = (408, 425, 429)
 """Refusals that the transport tries again."""
 _CONTROL = frozenset(
@@ -107,7 +107,7 @@ class PolicyClient:
     ) -> None:
         self._rollout, self._tools, self._is_trainer = rollout, tools, is_trainer
         self._settings = settings or get_settings().client
-        self._headers = {**_JSON, **bound_headers(rollout, sample_id, trainable=trainable)}
+        self._headers = {**JSON, **bound_headers(rollout, sample_id, trainable=trainable)}
         self._metrics = RolloutMetrics()
         self.warnings: list[str] = []
         """What of the parameters was not sent, each said once."""
@@ -133,7 +133,7 @@ class PolicyClient:
             self._metrics.num_llm_calls += 1
             self._metrics.llm_latency_ms += (time.monotonic() - began) * 1000
         if answer.call is None or answer.call.error is not None:
-            raise _failure(answer)
+            raise failure(answer)
         result = _result(json.loads(answer.body), answer.call)
         self._count(result.usage)
         return result
@@ -185,80 +185,6 @@ def speak_to_trainer(rollout: Rollout, settings: RolloutClientSettings) -> None:
     rollout.model, rollout.wire, rollout.retry = _TRAINER_MODEL, _TRAINER_WIRE, settings.retry
 
 
-class OsmosisLLMClient(PolicyClient):
-    """A trainer's endpoints by URL, outside of a server; an `async with` block.
-
-    Values that are None are those of `settings`, else of the process's settings.
-    """
-
-    def __init__(
-        self,
-        server_url: str,
-        rollout_id: str,
-        api_key: str | None = None,
-        timeout_seconds: float | None = None,
-        max_retries: int | None = None,
-        complete_rollout_retries: int | None = None,
-        settings: RolloutClientSettings | RolloutSettings | None = None,
-    ) -> None:
-        settings = settings or get_settings()
-        chosen = settings.client if isinstance(settings, RolloutSettings) else settings
-        given = {
-            "timeout_seconds": timeout_seconds,
-            "max_retries": max_retries,
-            "complete_rollout_retries": complete_rollout_retries,
-        }
-        chosen = chosen.model_copy(update={k: v for k, v in given.items() if v is not None})
-        rollout = Rollout(f"{server_url.rstrip('/')}/v1", api_key, rollout_id)
-        rollout.api_key = api_key  # not the environment's
-        speak_to_trainer(rollout, chosen)
-        super().__init__(rollout, "main", is_trainer=True, settings=chosen)
-
-    async def complete_rollout(
-        self,
-        status: RolloutStatus | str,
-        final_messages: list[MessageDict],
-        finish_reason: str = "stop",
-        error_message: str | None = None,
-        metrics: RolloutMetrics | None = None,
-        reward: float | None = None,
-    ) -> None:
-        """Report the end of the rollout; any 2xx is an acknowledgement.
-
-        Raises:
-            OsmosisValidationError: the trainer refused it.
-            OsmosisServerError, OsmosisTransportError: no acknowledgement in all tries.
-        """
-        body = RolloutResponse(
-            rollout_id=self._rollout.rollout_id,
-            status=RolloutStatus(status),
-            final_messages=final_messages,
-            finish_reason=finish_reason,
-            error_message=error_message,
-            metrics=metrics,
-            reward=reward,
-        )
-        text = body.model_dump_json(exclude_none=True).encode()
-        tries = self._settings.complete_rollout_retries
-        report = self._rollout.for_rollout(self._rollout.rollout_id)
-        report.api_key = self._rollout.api_key
-        report.retry = self._settings.model_copy(update={"max_retries": tries}).retry
-        headers = {**_JSON, **bound_headers(report, "main")}
-        timeout = self._settings.timeout_seconds
-        answer = await exchange(WireRequest("POST", "/rollout/completed", headers, text, timeout))
-        if answer.status >= 300:
-            raise _failure(answer)
-
-    async def close(self) -> None:
-        """Do nothing: connections belong to the process."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
-
-
 type _Slots = dict[int, asyncio.Semaphore]
 _slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Slots] = weakref.WeakKeyDictionary()
 
@@ -296,7 +222,7 @@ def _tokens(usage: dict[str, Any], name: str) -> int:
     return count if isinstance(count, int) else 0
 
 
-def _failure(answer: WireResponse) -> Exception:
+def failure(answer: WireResponse) -> Exception:
     """The published error for an answer that is none."""
     call = answer.call
     tried = call.attempts[-1].status if call and call.attempts else None

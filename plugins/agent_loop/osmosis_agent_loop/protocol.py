@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from osmosis_agent_loop.agent_loop import offered_tools, packed_tools, tool_dicts
+from osmosis_agent_loop.config import AgentLoopConfig
 from osmosis_agent_loop.errors import AgentLoopError
 from osmosis_agent_loop.schemas import RolloutRequest, RolloutStatus
 from osmosis_agent_loop.settings import RolloutSettings, get_settings
-from osmosis_agent_loop.workflow import ASKED, AgentLoopConfig
+from osmosis_agent_loop.workflow import ASKED
 from osmosis_core import ConfigError, ExecutionRequest, ExecutionResult, RolloutSample
 from osmosis_core import RolloutStatus as Status
 from osmosis_server import Delivery, Protocol, Submission

@@ -13,11 +13,12 @@ import click
 from fastapi import FastAPI
 
 from osmosis_agent_loop.agent_loop import RolloutAgentLoop
+from osmosis_agent_loop.config import AgentLoopConfig
 from osmosis_agent_loop.debug import timestamped
 from osmosis_agent_loop.errors import ServeError
-from osmosis_agent_loop.settings import RolloutServerSettings, RolloutSettings, get_settings
+from osmosis_agent_loop.settings import RolloutSettings, get_settings
 from osmosis_agent_loop.validator import ValidationResult, validate_agent_loop
-from osmosis_agent_loop.workflow import AgentLoopConfig, AgentLoopWorkflow
+from osmosis_agent_loop.workflow import AgentLoopWorkflow
 from osmosis_core import ConfigError, LocalBackend
 from osmosis_server import ServerSettings, create_rollout_server
 from osmosis_server.security import fresh_key
@@ -75,8 +76,9 @@ def create_app(
     config = AgentLoopConfig.model_validate(
         {"loop": agent_loop, "settings": settings, "debug_dir": debug_dir}
     )
-    cap = _cap(max_concurrent, server)
-    backend = LocalBackend(workflow=AgentLoopWorkflow, workflow_config=config, max_concurrent=cap)
+    backend = LocalBackend(
+        workflow=AgentLoopWorkflow, workflow_config=config, max_concurrent=max_concurrent
+    )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
@@ -95,12 +97,6 @@ def create_app(
         api_key=api_key,
         settings=_server_settings(config, settings, journal),
     )
-
-
-def _cap(max_concurrent: int | None, server: RolloutServerSettings) -> int | None:
-    if max_concurrent is not None or "max_concurrent_rollouts" not in server.model_fields_set:
-        return max_concurrent
-    return server.max_concurrent_rollouts
 
 
 def _server_settings(

@@ -8,8 +8,9 @@ from types import ModuleType
 from typing import Any
 
 from osmosis_agent_loop.agent_loop import RolloutAgentLoop
+from osmosis_agent_loop.config import AgentLoopConfig
 from osmosis_agent_loop.validator import ValidationError, validate_agent_loop
-from osmosis_agent_loop.workflow import AgentLoopConfig, AgentLoopWorkflow
+from osmosis_agent_loop.workflow import AgentLoopWorkflow
 from osmosis_core import ConfigError
 from osmosis_core.discovery import load_entrypoint
 from osmosis_core.execution import Program

@@ -16,7 +16,7 @@ from osmosis_agent_loop.agent_loop import RolloutAgentLoop, stub_request
 from osmosis_agent_loop.client import LLMClientProtocol
 from osmosis_agent_loop.context import RolloutResult
 from osmosis_agent_loop.datasets import Row
-from osmosis_agent_loop.workflow import roll_out
+from osmosis_agent_loop.running import roll_out
 from osmosis_core import ConfigError, PolicyCall, RolloutContext
 from osmosis_core.errors import describe, one_line
 from osmosis_core.hookspecs import PolicyEndpoint

@@ -12,11 +12,13 @@ import httpx
 import pytest
 
 from osmosis_agent_loop import (
+    AgentLoopConfig,
     OpenAIFunctionToolSchema,
     RolloutClientSettings,
     RolloutServerSettings,
     RolloutSettings,
     create_app,
+    reset_settings,
 )
 from osmosis_core import ConfigError
 
@@ -492,14 +494,11 @@ class TestOptions:
             served.init(f"r-{number}")
         assert {body["status"] for body in served.trainer.wait(8)} == {"COMPLETED"}
 
-    def test_cap_of_the_settings_holds_once_it_was_set(self, world, monkeypatch, tmp_path):
+    def test_cap_of_the_settings_holds_once_it_was_set(self, world, monkeypatch):
+        assert AgentLoopConfig(loop=world.Once()).concurrency.max_concurrent is None
         monkeypatch.setenv("OSMOSIS_ROLLOUT_SERVER_MAX_CONCURRENT_ROLLOUTS", "3")
-        from osmosis_agent_loop.server import _cap
-
-        assert _cap(None, RolloutServerSettings()) == 3
-        assert _cap(7, RolloutServerSettings()) == 7
-        monkeypatch.undo()
-        assert _cap(None, RolloutServerSettings()) is None
+        reset_settings()
+        assert AgentLoopConfig(loop=world.Once()).concurrency.max_concurrent == 3
 
     @pytest.mark.parametrize("wrong", [{"max_concurrent": 0}, {"record_ttl_seconds": 0}])
     def test_zero_is_refused(self, world, wrong):
