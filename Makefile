@@ -60,6 +60,8 @@ bench: $(STAMP) ## benchmarks, side by side with the peer when it can be install
 	$(BIN)/python benchmarks/records.py
 	$(BIN)/python benchmarks/mixed.py
 	$(BIN)/python benchmarks/loop_watch.py
+	$(BIN)/python benchmarks/server.py
+	$(BIN)/python benchmarks/chaos.py 100
 
 clean: ## remove everything that was installed or built
-	rm -rf .venv .venv-kernel .venv-peer dist .osmosis
+	rm -rf .venv .venv-kernel .venv-peer .venv-peer-server dist .osmosis

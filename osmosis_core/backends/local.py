@@ -85,7 +85,7 @@ class LocalBackend(ExecutionBackend):
             raise ConfigError(f"max_queued is {max_queued!r}; give 1 or more, or None")
         self._max_queued = max_queued
         root = artifacts_root or os.environ.get("_OSMOSIS_ROLLOUT_ARTIFACT_ROOT") or "~/.osmosis"
-        self._artifacts_root = Path(root).expanduser()
+        self.artifacts_root = Path(root).expanduser()
         self._runs: dict[str, _Run] = {}
 
     async def execute(
@@ -162,7 +162,7 @@ class LocalBackend(ExecutionBackend):
             import hashlib
 
             name = hashlib.sha256(rollout_id.encode()).hexdigest()
-        return self._artifacts_root / name / "artifacts"
+        return self.artifacts_root / name / "artifacts"
 
     @property
     def max_concurrency(self) -> int:

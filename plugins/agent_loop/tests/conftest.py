@@ -64,7 +64,10 @@ def world():
 
 
 @pytest.fixture(autouse=True)
-def fresh_settings(monkeypatch):
+def fresh_settings(monkeypatch, tmp_path_factory):
+    """No settings of the machine's, and nothing written into the home directory."""
+    root = tmp_path_factory.getbasetemp() / "artifacts"
+    monkeypatch.setenv("_OSMOSIS_ROLLOUT_ARTIFACT_ROOT", str(root))
     for name in [name for name in os.environ if name.startswith("OSMOSIS_")]:
         monkeypatch.delenv(name)
     reset_settings()

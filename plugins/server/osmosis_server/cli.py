@@ -20,6 +20,7 @@ from osmosis_server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from osmosis_core.execution import Program
+    from osmosis_server.logs import LogFormat
 
 _KEY_ENV = "OSMOSIS_SERVER_API_KEY"
 _COUNT = click.IntRange(min=1)
@@ -29,14 +30,14 @@ def _setting_options[F: Callable[..., Any]](command: F) -> F:
     """An option, and a variable `OSMOSIS_SERVER_<NAME>`, for each field of ServerSettings."""
     for name, field in reversed(ServerSettings.model_fields.items()):
         many, switch = get_origin(field.annotation) is tuple, isinstance(field.default, bool)
+        flag = "allow-host" if many else name.replace("_", "-")
         text = " ".join((field.description or "").split()).partition("; ")[0].partition(". ")[0]
         shown = "" if many or switch else f" ({field.default})"
         option = click.option(
-            "--allow-host" if many else f"--{name.replace('_', '-')}",
+            f"--{flag}/--no-{flag}" if switch else f"--{flag}",
             name,
             type=None if switch else _option_type(field),
-            is_flag=switch,
-            default=False if switch else None,
+            default=None,
             multiple=many,
             envvar=f"OSMOSIS_SERVER_{name.upper()}",
             help=f"{text.rstrip('.')}{shown}.",
@@ -82,6 +83,13 @@ def _option_type(field: FieldInfo) -> click.ParamType[Any]:
     "--api-key-file", type=click.Path(path_type=Path, dir_okay=False), help="File with the key."
 )
 @click.option("--generate-key", is_flag=True, help="Make a key and print it once, on stderr.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    envvar="OSMOSIS_SERVER_LOG_FORMAT",
+    help="How logs are written on stderr (text).",
+)
 @click.option("--insecure", is_flag=True, help="Listen beyond loopback without a key.")
 @click.option(
     "--local", "--local-debug", "is_local", is_flag=True, help="Serve without a key, to try it."
@@ -106,6 +114,7 @@ def serve(
     api_key: str | None,
     api_key_file: Path | None,
     generate_key: bool,
+    log_format: LogFormat,
     insecure: bool,
     mcp: Path | None,
     is_local: bool,
@@ -134,9 +143,11 @@ def serve(
     key = None if is_local else _api_key(api_key, api_key_file, is_generated=generate_key)
     limits = _settings(settings)
     from osmosis_server.loading import served_program
+    from osmosis_server.logs import configure_logs
     from osmosis_server.serving import listen, origin_of
     from osmosis_server.serving import serve as run
 
+    configure_logs(log_format, secrets=[key])
     with listen(host, port, has_key=key is not None, is_insecure=insecure or is_local) as listener:
         program = partial(served_program, chosen, mcp, log, is_checked=not no_validate)
         runs = _backend(chosen, program, backend, concurrency, artifacts)

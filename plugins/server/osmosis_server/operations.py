@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
+from starlette.responses import Response
 
 from osmosis_core.errors import describe
 from osmosis_server.http import Unprocessable, answer, read_object, route, validated
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.responses import Response
     from starlette.routing import BaseRoute
 
+    from osmosis_server.metrics import Metrics
     from osmosis_server.service import RolloutService
 
 _INSTANCE_ENV = "_OSMOSIS_ROLLOUT_INSTANCE_ID"
@@ -34,14 +35,16 @@ class CancelRequest(BaseModel):
 class Operations:
     """The routes that are the same in every protocol."""
 
-    def __init__(self, service: RolloutService) -> None:
+    def __init__(self, service: RolloutService, metrics: Metrics) -> None:
         self._service = service
+        self._metrics = metrics
         self._process_id = str(uuid.uuid4())
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Health, status, cancel, pause and resume."""
+        """Health, metrics, status, cancel, pause and resume."""
         return (
             route("/health", self._health, "GET"),
+            route("/metrics", self._render, "GET"),
             route("/rollout/{rollout_id}/status", self._status, "GET"),
             route("/rollout/cancel", self._cancel, "POST"),
             route("/rollout/pause", self._pause, "POST"),
@@ -68,6 +71,10 @@ class Operations:
                 "lifecycle": lifecycle,
             }
         )
+
+    async def _render(self, request: Request) -> Response:
+        body, content_type = self._metrics.render(request.headers.get("accept", ""))
+        return Response(body, headers={"Content-Type": content_type})
 
     async def _status(self, request: Request) -> Response:
         view = await self._service.view(request.path_params["rollout_id"])

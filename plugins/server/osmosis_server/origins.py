@@ -12,6 +12,7 @@ from osmosis_server.submissions import Delivery
 
 _AT_ONCE = 32
 _BODIES_KEPT = 64
+_SLICE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Pace:
     slow: float = 8.0
     """Between the next two; it doubles."""
     max_slow: float = 300.0
-    probe: float = 8.0
+    probe: float = 0.5
     """Until a host that is away is tried again; it doubles."""
     max_probe: float = 60.0
     soon: float = 1.0
@@ -83,6 +84,11 @@ class Line:
         self.timer: asyncio.TimerHandle | None = None
         self.first_tries: asyncio.Future[None] | None = None
 
+    def drop_bodies(self) -> None:
+        """Leave them to the journal."""
+        for step in self.steps:
+            step.delivery = None
+
     def quick_tries_end(self, *, is_waiting: bool) -> None:
         """Let go whoever waits for the first tries."""
         self.is_waiting = is_waiting
@@ -125,6 +131,7 @@ class Origin:
         self._probe_sec = self._pace.probe
         self._probed_at = 0.0
         self._answered_at = 0.0
+        self._misses = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, line: Line) -> None:
@@ -139,7 +146,7 @@ class Origin:
     def _start(self, line: Line) -> None:
         line.is_waiting = False
         if len(self._ready) >= _BODIES_KEPT:
-            line.steps[0].delivery = None
+            line.drop_bodies()
         self._ready.append(line)
         if self._busy < _AT_ONCE:
             self._busy += 1
@@ -161,7 +168,7 @@ class Origin:
             self._on_idle()
 
     def _park(self, line: Line, *, is_first: bool) -> None:
-        line.steps[0].delivery = None
+        line.drop_bodies()
         line.quick_tries_end(is_waiting=True)
         if is_first:
             self._parked.appendleft(line)
@@ -171,6 +178,7 @@ class Origin:
     def answered(self) -> None:
         """The host lives: try everything that waits for it."""
         self._answered_at = time.monotonic()
+        self._misses = 0
         if not self._is_away:
             return
         self._is_away = False
@@ -180,9 +188,15 @@ class Origin:
         for line in parked:
             self._start(line)
 
-    def has_gone(self, line: Line) -> bool:
-        """Take a line that found nobody in its quick tries, if no other one did meanwhile."""
-        if not self._is_away and self._answered_at > line.tried_at:
+    def has_gone(self, line: Line, *, is_quick: bool) -> bool:
+        """Take a line that found nobody, if the host is away.
+
+        It is when this line's quick tries are over and no other one found anybody meanwhile, or
+        when many tries in a row found nobody.
+        """
+        self._misses += 1
+        may_live = is_quick or self._answered_at > line.tried_at
+        if may_live and not self._is_away and self._misses < _AT_ONCE:
             return False
         self._is_away = True
         self._park(line, is_first=False)
@@ -194,15 +208,12 @@ class Origin:
             self._probe_sec = min(2 * self._probe_sec, self._pace.max_probe)
         return True
 
-    @property
-    def is_away(self) -> bool:
-        """Whether it has not answered for a while."""
-        return self._is_away
-
     def _probe(self) -> None:
         self.close()
         self._probed_at = time.monotonic()
-        while self._parked and self._parked[0].steps[0].is_late:
+        for _ in range(_SLICE):
+            if not self._parked or not self._parked[0].steps[0].is_late:
+                break
             self._expire(self._parked.popleft())
         if self._parked:
             self._start(self._parked.popleft())

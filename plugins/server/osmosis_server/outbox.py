@@ -174,7 +174,7 @@ class Outbox:
                 return Answer(Verdict.TAKEN)
             return await self._poster.post(delivery, line.rollout_id, line.reply_key)
         except Exception as error:  # boundary: connectors are anybody's, and disks fail
-            return Answer(Verdict.TRY_AGAIN, one_line(describe(error), 200))
+            return Answer(Verdict.TRY_AGAIN, one_line(describe(error), 200), True)
 
     def _expire(self, line: Line) -> None:
         self._stats.deliveries_expired += 1
@@ -205,7 +205,7 @@ class Outbox:
         if line.tries == len(line.quick) + 1:
             text = "%s of rollout %r is not taken by %s (%s); it is tried until its deadline"
             logger.warning(text, step.name, line.rollout_id, step.origin, answer.reason)
-        if answer.is_unreachable and (origin.is_away or not is_quick) and origin.has_gone(line):
+        if answer.is_unreachable and origin.has_gone(line, is_quick=is_quick):
             return
         delay_sec = max(_delay_sec(self._pace, line), answer.retry_after_sec)
         if delay_sec > max(line.quick, default=0.0):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from osmosis_core import ExecutionBackend, ExecutionRequest, ExecutionResult
 from osmosis_core.hookspecs import ProtocolFactory, Register, hookimpl
+from osmosis_server import telemetry
 
 if TYPE_CHECKING:
     import click
@@ -24,6 +26,18 @@ def osmosis_register_protocols(register: Register[ProtocolFactory]) -> None:
     register("multi-sample", _multi_sample)
     register("single-sample", _single_sample)
     register("polling", _polling)
+
+
+@hookimpl
+def osmosis_rollout_started(request: ExecutionRequest, backend: ExecutionBackend) -> None:
+    """Begin its trace, where OpenTelemetry is set up."""
+    telemetry.started(request, backend)
+
+
+@hookimpl
+def osmosis_rollout_finished(request: ExecutionRequest, result: ExecutionResult) -> None:
+    """End its trace, and count it where its server has metrics."""
+    telemetry.finished(request, result)
 
 
 def _multi_sample(service: Any) -> Any:

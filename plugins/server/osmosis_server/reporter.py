@@ -106,15 +106,30 @@ class Reporter:
         self._leases.drop(rollout)
         if rollout.timer is not None:
             rollout.timer.cancel()
+        self._finish(rollout, submission, result)
+
+    def _finish(
+        self, rollout: Rollout, submission: Submission, result: ExecutionResult, tries: int = 2
+    ) -> None:
+        result, view, deliveries = self._rendered(rollout, submission, result)
+        numbered = self._journal.number(deliveries)
+        written = partial(self._written, rollout, submission, result, view, numbered, tries - 1)
+        self._journal.finish(rollout.seq, Ending(view, time.time()), numbered, written)
+
+    def _rendered(
+        self, rollout: Rollout, submission: Submission, result: ExecutionResult
+    ) -> tuple[ExecutionResult, RolloutView, list[Delivery]]:
+        """The result in the protocol's words, or a failure that says why that cannot be."""
         try:
-            result, view, deliveries = self._render(rollout, submission, result)
+            return self._render(rollout, submission, result)
         except Exception as error:  # boundary: results hold whatever user code put there
             logger.exception("result of rollout %r cannot be reported", rollout.id)
-            result = internal_error(f"its result cannot be reported: {describe(error)}")
-            result, view, deliveries = self._render(rollout, submission, result)
-        numbered = self._journal.number(deliveries)
-        written = partial(self._written, rollout, submission, result, view, numbered)
-        self._journal.finish(rollout.seq, Ending(view, time.time()), numbered, written)
+            failure = internal_error(f"its result cannot be reported: {describe(error)}")
+        try:
+            return self._render(rollout, submission, failure)
+        except Exception:  # boundary: protocols are anybody's
+            logger.exception("rollout %r ends untold", rollout.id)
+            return failure, _view(rollout, failure, None), []
 
     def _render(
         self, rollout: Rollout, submission: Submission, result: ExecutionResult
@@ -144,11 +159,16 @@ class Reporter:
         result: ExecutionResult,
         view: RolloutView,
         deliveries: list[Numbered],
+        tries: int,
         error: Exception | None,
     ) -> None:
         if error is not None:
             logger.error("end of rollout %r cannot be written: %s", rollout.id, error)
             deliveries = []
+        if error is not None and tries:
+            failure = internal_error(f"its result cannot be kept: {describe(error)}")
+            self._finish(rollout, submission, failure, tries)
+            return
         self._stats.finished[view.status] += 1
         self.throughput.count()
         self._registry.remove(rollout, view)
@@ -179,9 +199,9 @@ def _view(rollout: Rollout, result: ExecutionResult, body: bytes | None) -> Roll
 
 
 def _without_secrets(result: ExecutionResult, submission: Submission) -> ExecutionResult:
-    message = result.err_message
-    if not message:
+    if not result.err_message:
         return result
+    message = result.err_message.encode(errors="backslashreplace").decode()
     for key in (submission.llm_api_key, submission.reply_key):
         if key:
             message = message.replace(key, "***")

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Iterable
 
 from osmosis_server.journal import Journal
+from osmosis_server.registry import Registry
 from osmosis_server.stats import Stats
 
 _EVERY_SEC = 1.0
-_PAUSE_SEC = 0.02
+_PAUSE_SEC = 0.005
 
 
 class Retention:
@@ -25,12 +26,14 @@ class Retention:
     def __init__(
         self,
         journal: Journal,
+        registry: Registry,
         stats: Stats,
         retention_sec: float,
         max_bytes: int,
         kept: Callable[[], Iterable[int]],
     ) -> None:
         self._journal = journal
+        self._registry = registry
         self._stats = stats
         self._retention_sec = retention_sec
         self._max_bytes = max_bytes
@@ -46,6 +49,7 @@ class Retention:
     async def _work(self) -> None:
         while True:
             before = time.time() - self._retention_sec
+            self._registry.forget(before)
             purged = await self._journal.purge(before, self._max_bytes, self._kept())
             self._stats.journal_bytes = purged.used_bytes
             self.is_full = purged.used_bytes > self._max_bytes and not purged.forgotten

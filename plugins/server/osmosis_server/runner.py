@@ -95,7 +95,7 @@ class Runner:
 
     async def _end(self, rollouts: list[Rollout], result: ExecutionResult) -> None:
         for start in range(0, len(rollouts), _CHUNK):
-            chunk = rollouts[start : start + _CHUNK]
+            chunk = [r for r in rollouts[start : start + _CHUNK] if not r.is_ended]
             missing = [rollout.seq for rollout in chunk if rollout.submission is None]
             read = await self._journal.submissions(missing) if missing else {}
             for rollout in chunk:

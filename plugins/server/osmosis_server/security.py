@@ -11,6 +11,7 @@ import socket
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TYPE_CHECKING
 
@@ -136,6 +137,7 @@ class UrlPolicy:
 
     def __init__(self, allow_hosts: Sequence[str] = ()) -> None:
         self._patterns = [_host_pattern(text) for text in allow_hosts]
+        self._refusal = lru_cache(1024)(self._why_not)
 
     def check(self, url: str) -> str:
         """Return the URL.
@@ -143,7 +145,7 @@ class UrlPolicy:
         Raises:
             ConfigError: it is none, or leads where the server may not go.
         """
-        if any(c.isspace() or not c.isprintable() or c == "\\" for c in url):
+        if not url.isprintable() or " " in url or "\\" in url:
             raise ConfigError("the URL has white space, control characters or backslashes")
         try:
             parsed = URL(url)
@@ -154,15 +156,17 @@ class UrlPolicy:
             raise ConfigError("not an http or https URL with a host")
         if parsed.raw_user is not None or parsed.raw_password is not None:
             raise ConfigError("the URL has a user or password; give the key in its own field")
-        self._check_host(host, port)
+        if (refusal := self._refusal(host, port)) is not None:
+            raise ConfigError(refusal)
         return url
 
-    def _check_host(self, host: str, port: int | None) -> None:
+    def _why_not(self, host: str, port: int | None) -> str | None:
         address = _address(host)
         if host in _FORBIDDEN_NAMES or (address is not None and _is_forbidden(address)):
-            raise ConfigError(f"{host} is a link-local or metadata address, which is never called")
+            return f"{host} is a link-local or metadata address, which is never called"
         if self._patterns and not any(p.covers(host, address, port) for p in self._patterns):
-            raise ConfigError(f"host {host} is not among the allowed hosts (--allow-host)")
+            return f"host {host} is not among the allowed hosts (--allow-host)"
+        return None
 
 
 def checked_connector() -> TCPConnector:

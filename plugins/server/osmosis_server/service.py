@@ -91,6 +91,7 @@ class RolloutService:
         self._canceller = Canceller(backend, self._registry, self._reporter, self._runner)
         self._retention = Retention(
             journal,
+            self._registry,
             self._stats,
             settings.result_retention_sec,
             settings.max_journal_bytes,

@@ -71,8 +71,9 @@ def origin_of(listener: socket.socket) -> str:
 def serve(app: FastAPI, listener: socket.socket, on_ready: Callable[[], None]) -> int:
     """Serve an app of `create_rollout_server` until a signal; 0 after SIGTERM, 130 after Ctrl-C.
 
-    `on_ready` is called once the journal is open and recovery is done. The first signal drains: nothing more is admitted, polls are answered, running rollouts have
-    their grace. The second one exits at once; the journal is made for that.
+    `on_ready` is called once the journal is open and recovery is done. The first signal drains:
+    nothing more is admitted, polls are answered, running rollouts have their grace. The second one
+    exits at once; the journal is made for that.
     """
     import uvloop
 
@@ -98,6 +99,7 @@ class _Server(uvicorn.Server):
             _with_state(app, state) if state else app,
             lifespan="off",
             http="httptools",
+            proxy_headers=False,  # nobody asks who called
             ws="none",
             log_config=None,
             log_level="warning",

@@ -54,6 +54,8 @@ class ServerSettings(BaseModel):
     """How much a rollout may leave in its artifacts directory."""
     max_artifact_files: Annotated[int, Field(ge=0)] = 10_000
     """How many files it may leave there."""
+    trajectories: bool = True
+    """Whether trajectories and diagnostics are written beside the artifacts."""
 
     @model_validator(mode="after")
     def _lease_outlives_a_poll(self) -> Self:

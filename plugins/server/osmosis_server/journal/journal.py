@@ -80,7 +80,7 @@ class Journal:
             ConfigError: a live server holds it (the message names its pid), it is of another
                 version or written with another key, or it cannot be read or made.
         """
-        file = None if path == ":memory:" else Path(path).absolute()
+        file = None if path == ":memory:" else Path(path).resolve()
         lock = None
         if file is not None:
             opening.make_private(file)
@@ -257,7 +257,7 @@ def _reading(connection: sqlite3.Connection, operations: Sequence[Operation]) ->
 
 
 def _admitted(done: Done, _: Any, error: Exception | None) -> None:
-    if isinstance(error, sqlite3.OperationalError):
+    if isinstance(error, sqlite3.Error):
         error = JournalFull(
             f"the journal cannot be written ({error}); free some room on its disk: running "
             "rollouts go on, new ones are accepted then",

@@ -54,18 +54,21 @@ class Keys:
 
 
 def load_key(beside: Path | None) -> bytes:
-    """OSMOSIS_JOURNAL_KEY, else what `<journal>.key` holds, which is made when missing (0600)."""
+    """OSMOSIS_JOURNAL_KEY, else what `<journal>.key` holds, which is made when missing (0600).
+
+    The caller holds the journal's lock.
+    """
     if given := os.environ.get(_ENV):
         return given.encode()
     if beside is None:
         return Fernet.generate_key()
     path = beside.with_name(beside.name + ".key")
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+    if path.exists():
         return path.read_bytes().strip()
-    with os.fdopen(handle, "wb") as file:
+    new = path.with_name(path.name + ".new")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(key := Fernet.generate_key())
         file.flush()
-        os.fsync(handle)
+        os.fsync(file.fileno())
+    new.replace(path)
     return key

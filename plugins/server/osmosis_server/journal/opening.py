@@ -14,6 +14,7 @@ VERSION = 1
 _APPLICATION = 0x6F736D6A
 _BUSY_SEC = 5.0
 _CACHE_KIB = 16 * 1024
+_LOG_BYTES = 64 * 1024 * 1024
 
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL);
@@ -106,6 +107,7 @@ def prepare(
             _create(connection, keys)
         _check(connection, where, keys)
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
         connection.execute(f"PRAGMA synchronous = {'FULL' if survive_power_loss else 'NORMAL'}")
     except sqlite3.DatabaseError as error:
         raise ConfigError(

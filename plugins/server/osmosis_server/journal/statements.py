@@ -13,6 +13,7 @@ from osmosis_server.submissions import Duplicate, RolloutView
 
 _VACUUM_PAGES = 2000
 _PURGE_ROWS = 500
+_OVERSIZE_ROWS = 32
 
 _ADMIT = """
 INSERT INTO rollouts (seq, id, protocol, fingerprint, lease, request, llm_key, reply_key)
@@ -95,7 +96,7 @@ def purge(connection: sqlite3.Connection, operations: Sequence[Operation]) -> No
         before, max_bytes, kept = operation.argument
         forgotten = connection.execute(_PURGE, (before, kept, _PURGE_ROWS)).rowcount
         if not forgotten and _used_bytes(connection) > max_bytes:
-            forgotten = connection.execute(_PURGE, (float("inf"), kept, _PURGE_ROWS)).rowcount
+            forgotten = connection.execute(_PURGE, (float("inf"), kept, _OVERSIZE_ROWS)).rowcount
         free = _pragma(connection, "freelist_count")
         if free > max(_VACUUM_PAGES, _pragma(connection, "page_count") // 4):
             connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()

@@ -165,12 +165,13 @@ async def test_size_limit_forgets_the_oldest_and_gives_the_disk_back(journal, pa
     for n in range(40):
         seq = await admitted(journal, polled(f"r{n}"))
         await finished(journal, seq, f"r{n}", ended_at=float(n), body=os.urandom(500_000))
-    limit, forgotten = 2 * 2**20, 0
+    limit, forgotten = 10 * 2**20, 0
     while (purged := await journal.purge(0.0, limit)).forgotten:
         forgotten += purged.forgotten
     for _ in range(10):
         await journal.purge(0.0, limit)
-    assert forgotten and purged.used_bytes <= limit
+    assert forgotten == 32 and purged.used_bytes <= limit
+    assert await journal.stored("r39") and await journal.stored("r0") is None
     assert path.stat().st_size < 15 * 2**20
 
 

@@ -2,10 +2,14 @@
 
 import asyncio
 import json
+import resource
 
 import pytest
 
 from osmosis_core import AgentWorkflow, ExecutionBackend, ExecutionResult, RolloutStatus
+from osmosis_server.journal import JournalFull
+from osmosis_server.observer import ServiceObserver
+from osmosis_server.stats import Throughput
 from osmosis_server.submissions import (
     Duplicate,
     Full,
@@ -271,6 +275,38 @@ async def test_result_that_cannot_be_reported_is_a_failure_that_says_so(
     assert "is not JSON serializable" in view.err_message
 
 
+@pytest.mark.parametrize("hook", ["result_body", "settle"])
+async def test_protocol_that_raises_ends_the_rollout_all_the_same(
+    serve, local, polled, ended, hook
+):
+    def broken(submission, result):
+        raise KeyError("broken")
+
+    async with serve(local()) as service:
+        setattr(service._reporter._protocols["polled"], hook, broken)
+        await service.admit(polled())
+        view = await ended(service)
+    assert (view.status, view.err_category) == ("failure", "internal_error")
+
+
+async def test_message_that_is_no_text_is_escaped(serve, local, polled, ended):
+    class Odd(AgentWorkflow):
+        async def run(self, ctx):
+            raise RuntimeError("\ud800")
+
+    async with serve(local(Odd)) as service:
+        await service.admit(polled())
+        assert (await ended(service)).err_message == "\\ud800"
+
+
+async def test_result_that_the_journal_cannot_keep_is_a_failure(serve, local, polled, ended):
+    async with serve(local()) as service:
+        service._reporter._protocols["polled"].result_body = lambda *_: {"not": "bytes"}
+        await service.admit(polled())
+        view = await ended(service)
+    assert view.err_message.startswith("its result cannot be kept: ")
+
+
 async def test_drain_lets_rollouts_end_and_admits_no_more(serve, local, gate, polled, until):
     async with serve(local(gate.workflow)) as service:
         await service.admit(polled())
@@ -299,3 +335,65 @@ async def test_caller_that_goes_away_leaves_its_rollout_running(serve, local, po
         admission.cancel()
         await until(lambda: service.stats().admitted)
         assert (await ended(service)).status == "success"
+
+
+async def test_result_is_forgotten_after_its_retention(serve, local, polled, ended, until):
+    async with serve(local(), result_retention_sec=0.01) as service:
+        await service.admit(polled())
+        await ended(service)
+        service._registry._recent.clear()
+        async with asyncio.timeout(10):
+            while (await service.view("r1")).status != "unknown":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await service.admit(polled())
+        assert (await ended(service)).status == "success"
+
+
+async def test_journal_that_may_not_grow_refuses(serve, local, gate, polled, until):
+    async with serve(local(gate.workflow), max_journal_bytes=2**20) as service:
+        await service.admit(polled(metadata={"x": "y" * 2_000_000}))
+        await until(lambda: service._retention.is_full)
+        with pytest.raises(Full):
+            await service.admit(polled("r2"))
+        gate.opened.set()
+        await until(lambda: not service._retention.is_full)
+        await service.admit(polled("r2"))
+
+
+async def test_full_disk_keeps_results_until_there_is_room(serve, local, gate, polled, until, path):
+    async with serve(local(gate.workflow)) as service:
+        await service.admit(polled())
+        await until(lambda: gate.held)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, limits[1]))
+        try:
+            with pytest.raises(JournalFull, match="running rollouts go on"):
+                await service.admit(polled("r2", metadata={"x": "y" * 10**7}))
+            gate.opened.set()
+            assert (await service.wait("r1", "t", 0.3)).status in ("running", "grading")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert (await service.wait("r1", "t", 30)).status == "success"
+
+
+async def test_observer_is_told_of_the_end_and_cannot_spoil_it(
+    serve, local, polled, ended, until, caplog
+):
+    class Watching(ServiceObserver):
+        def rollout_ended(self, submission, result):
+            raise RuntimeError(f"{submission.request.id} {result.status}")
+
+    async with serve(local(), observer=Watching()) as service:
+        await service.admit(polled())
+        assert (await ended(service)).status == "success"
+        await until(lambda: "RuntimeError: r1 success" in caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("ended_by_now", "retry_after"), [(0, {5}), (100, {5, 6}), (1000, {1}), (1, {60})]
+)
+def test_retry_after_follows_the_throughput(ended_by_now, retry_after):
+    throughput = Throughput()
+    for _ in range(ended_by_now):
+        throughput.count()
+    assert throughput.retry_after_sec(10_000) in retry_after

@@ -205,7 +205,7 @@ async def serve(tmp_path, connect):
     """Start a server: `async with serve(backend=..., api_key=..., setting=...) as controller`."""
 
     @asynccontextmanager
-    async def start(backend=None, api_key=None, lifespan=None, **settings):
+    async def start(backend=None, api_key=None, lifespan=None, change=None, **settings):
         backend = backend or LocalBackend(workflow=Told, grader=Marks, artifacts_root=tmp_path)
         settings = {"journal": ":memory:", "drain_grace_sec": 0.0, **settings}
         app = create_rollout_server(
@@ -215,6 +215,8 @@ async def serve(tmp_path, connect):
             configure_logging=False,
             settings=ServerSettings(**settings),
         )
+        if change is not None:
+            change(app)
         async with serving(app) as origin, connect(origin, api_key) as controller:
             yield controller
 

@@ -3,8 +3,17 @@
 import asyncio
 import re
 from contextlib import asynccontextmanager
+from urllib.parse import quote
 
 import pytest
+
+from osmosis_core import AgentWorkflow, LocalBackend
+from osmosis_server import create_rollout_server
+
+
+class Idle(AgentWorkflow):
+    async def run(self, ctx):
+        pass
 
 
 class TestHealth:
@@ -146,14 +155,7 @@ class TestKey:
         assert answer.status == 401
 
     @pytest.mark.parametrize("key", ["", "  ", "a b"])
-    def test_blank_key_is_a_value_error_at_construction(self, serve, key):
-        from osmosis_core import AgentWorkflow, LocalBackend
-        from osmosis_server import create_rollout_server
-
-        class Idle(AgentWorkflow):
-            async def run(self, ctx):
-                pass
-
+    def test_blank_key_is_a_value_error_at_construction(self, key):
         with pytest.raises(ValueError, match="API key"):
             create_rollout_server(backend=LocalBackend(workflow=Idle), api_key=key)
 
@@ -176,6 +178,56 @@ async def test_unknown_route_is_404_and_other_methods_405(serve):
     assert (wrong.status, wrong.body) == (405, {"detail": "Method Not Allowed"})
 
 
+async def test_middleware_of_the_user_sees_rollouts_too(serve):
+    seen = []
+
+    class Watch:
+        def __init__(self, app):
+            self._app = app
+
+        async def __call__(self, scope, receive, send):
+            seen.append(scope.get("path"))
+            await self._app(scope, receive, send)
+
+    async with serve(change=lambda app: app.add_middleware(Watch)) as controller:
+        await controller.result(await controller.lease())
+    assert {"/rollout", "/rollout/r-1/result"} <= set(seen)
+
+
+async def test_route_of_the_user_needs_the_key_too(serve):
+    def change(app):
+        app.add_api_route("/mine", lambda: {"mine": True})
+
+    async with serve(api_key="k", change=change) as controller:
+        assert (await controller.ask("GET", "/mine")).body == {"mine": True}
+        assert (await controller.ask("GET", "/mine", Authorization="Bearer no")).status == 401
+
+
+async def test_backend_whose_health_raises_is_an_error_and_not_a_crash(serve, tmp_path):
+    class Ill(LocalBackend):
+        def health(self):
+            raise RuntimeError("no pulse")
+
+    async with serve(Ill(workflow=Idle, artifacts_root=tmp_path)) as controller:
+        answer = await controller.ask("GET", "/health")
+    assert (answer.status, answer.body["status"], answer.body["error"]) == (
+        200,
+        "error",
+        "no pulse",
+    )
+
+
+async def test_what_nobody_expected_is_500_without_its_text(serve, tmp_path, caplog):
+    class Odd(LocalBackend):
+        def has_capacity(self):
+            raise RuntimeError("secret of the house")
+
+    async with serve(Odd(workflow=Idle, artifacts_root=tmp_path)) as controller:
+        answer = await controller.submit(controller.body())
+    assert (answer.status, answer.body) == (500, {"detail": "Internal Server Error"})
+    assert "secret of the house" in caplog.text
+
+
 async def test_lifespan_of_the_user_is_around_every_rollout(serve):
     seen = []
 
@@ -193,8 +245,6 @@ async def test_lifespan_of_the_user_is_around_every_rollout(serve):
 
 @pytest.mark.parametrize("rollout_id", ["a b", "a%2Fb", "ä-鍵", "a?b#c", "%", "x" * 256])
 async def test_any_single_segment_is_an_id(serve, rollout_id):
-    from urllib.parse import quote
-
     async with serve() as controller:
         token = await controller.lease(rollout_id=rollout_id)
         result = await controller.result(token, quote(rollout_id, safe=""))

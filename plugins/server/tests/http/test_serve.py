@@ -161,6 +161,42 @@ class TestStart:
             assert "no key is needed" in process.said
 
 
+PROTOCOL = """
+from osmosis_core import hookimpl
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+class Telepathy:
+    name, open_paths = "telepathy", ("/think",)
+
+    def __init__(self, service):
+        self.service = service
+
+    def routes(self):
+        return [Route("/think", self.think)]
+
+    async def think(self, request):
+        return PlainTextResponse(f"admitted {self.service.stats().admitted}")
+
+@hookimpl
+def osmosis_register_protocols(register):
+    register("telepathy", Telepathy)
+"""
+
+
+async def test_protocol_of_a_plugin_is_served_under_its_own_rules(start, tmp_path):
+    info = tmp_path / "site/osmosis_telepathy-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: osmosis-telepathy\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[osmosis_core]\ntelepathy = osmosis_telepathy\n")
+    (tmp_path / "site/osmosis_telepathy.py").write_text(PROTOCOL)
+    env = {"PYTHONPATH": str(tmp_path / "site"), "OSMOSIS_SERVER_API_KEY": "k"}
+    async with start("sleeps.py", api_key="k", **env) as process:
+        await process.controller.lease("0")
+        answer = await process.controller.ask("GET", "/think", Authorization="none")
+    assert (answer.status, answer.body) == (200, "admitted 1")
+
+
 class TestRefusals:
     def test_target_that_is_not_there(self, refused):
         assert "no file 'sleep.py'; did you mean 'sleeps.py'?" in refused("sleep.py")
@@ -177,9 +213,8 @@ class TestRefusals:
     def test_address_that_is_not_ours(self, refused):
         assert "cannot listen on" in refused("sleeps.py", "--host", "203.0.113.7", "--insecure")
 
-    @pytest.mark.parametrize("key", ["", "a b"])
-    def test_key_that_is_none(self, refused, key):
-        assert "API key is blank" in refused("sleeps.py", OSMOSIS_SERVER_API_KEY=key)
+    def test_blank_key(self, refused):
+        assert "API key is blank" in refused("sleeps.py", OSMOSIS_SERVER_API_KEY="")
 
     def test_two_keys(self, refused):
         assert "give one of" in refused("sleeps.py", "--api-key", "a", "--generate-key")
@@ -188,11 +223,9 @@ class TestRefusals:
         ("option", "value", "said"),
         [
             ("--max-pending", "0", "settings: max_pending: "),
-            ("--max-pending", "many", "'many' is not a valid integer"),
             ("--polling-lease-timeout-sec", "30", "more than result_wait_timeout_sec"),
             ("--drain-grace-sec", "nan", "drain_grace_sec"),
             ("--allow-host", "http://x", "allowed host 'http://x' is no pattern"),
-            ("--callback-protocol", "grpc", "'grpc' is not one of"),
             ("--journal", "/proc/no/journal.db", "journal"),
         ],
     )
