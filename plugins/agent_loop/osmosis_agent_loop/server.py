@@ -108,6 +108,7 @@ def _server_settings(
         "result_retention_sec": settings.server.record_ttl_seconds,
         "delivery_timeout_sec": settings.client.timeout_seconds,
         "drain_grace_sec": settings.server.shutdown_grace_seconds,
+        "trajectories": False,
     }
     return ServerSettings.model_validate(given)
 
