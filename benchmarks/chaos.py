@@ -217,6 +217,8 @@ class Chaos:
         self.kills, self.seed = kills, seed
         self.faults = Faults(seed)
         self.found: list[str] = []
+        self._dying = 0
+        """Servers that are still killed now and then."""
         self.counts: Counter[str] = Counter()
 
     async def run(self) -> None:
@@ -227,6 +229,7 @@ class Chaos:
             ]
             try:
                 async with Listener(self.faults) as listener:
+                    self._dying = len(servers)
                     jobs = [self._on(server, listener, policy.base_url) for server in servers]
                     await asyncio.gather(*jobs)
                     self.found += [f"callback of nobody: {path}" for path in listener.unknown]
@@ -245,7 +248,8 @@ class Chaos:
             workers = [asyncio.create_task(self._work(mine, dying)) for _ in range(AT_ONCE)]
             try:
                 await dying
-                faults.is_kind = True
+                self._dying -= 1
+                faults.is_kind = self._dying == 0
                 await asyncio.wait(workers, timeout=SETTLE_SEC)
             finally:
                 for task in workers:

@@ -16,6 +16,7 @@ from osmosis_server.http import Shortcut
 from osmosis_server.journal import Journal
 from osmosis_server.logs import configure_logs
 from osmosis_server.metrics import Metrics
+from osmosis_server.observer import Observers
 from osmosis_server.operations import Operations
 from osmosis_server.protocols.base import Protocol
 from osmosis_server.protocols.submitting import SubmittedProtocol, submit_route
@@ -110,18 +111,19 @@ class _Server:
         journal = await asyncio.to_thread(Journal.open, where, survive_power_loss=sync)
         protocols: dict[str, Protocol] = {}
         files = self._files()
+        metrics = Metrics(lambda: service.stats())
         service = RolloutService(
             self._backend,
             journal,
             self._settings,
             protocols,
-            observer=files,
+            observer=Observers(files, metrics),
             connector=checked_connector,
         )
         offered = get_plugins()
         protocols.update({name: offered.protocol(name)(service) for name in offered.protocols})
         app.state.service = service
-        self.routes[:] = self._routes(service, protocols)
+        self.routes[:] = self._routes(service, protocols, metrics)
         users = app.router.routes.copy()
         app.router.routes[:0] = self.routes
         self.open_paths.update(*(protocol.open_paths for protocol in protocols.values()))
@@ -147,7 +149,7 @@ class _Server:
         )
 
     def _routes(
-        self, service: RolloutService, protocols: Mapping[str, Protocol]
+        self, service: RolloutService, protocols: Mapping[str, Protocol], metrics: Metrics
     ) -> list[BaseRoute]:
         def choose(body: dict[str, Any]) -> SubmittedProtocol:
             is_polled = body.get("completion_callback_url") is None
@@ -157,4 +159,4 @@ class _Server:
         routes = [submit_route(choose, self._settings.max_body_bytes)]
         for protocol in protocols.values():
             routes += protocol.routes()
-        return [*routes, *Operations(service, Metrics(self._backend, service.stats)).routes()]
+        return [*routes, *Operations(service, metrics).routes()]

@@ -10,24 +10,24 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from osmosis_core import ExecutionBackend, ExecutionResult, PolicyCall
+from osmosis_core import ExecutionResult, PolicyCall
+from osmosis_server.observer import ServiceObserver
 from osmosis_server.stats import Stats
-from osmosis_server.telemetry import measure
+from osmosis_server.submissions import Submission
 
 _SHORT = (0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _LONG = (0.05, 0.25, 1, 5, 15, 60, 180, 600, 1800, 3600, 7200)
 _TOKENS = {"prompt": "prompt_tokens", "completion": "completion_tokens"}
 
 
-class Metrics:
+class Metrics(ServiceObserver):
     """The figures of one server, in a registry of its own.
 
     Args:
-        backend: its rollouts are counted.
         stats: gives the service's figures, whenever they are asked for.
     """
 
-    def __init__(self, backend: ExecutionBackend, stats: Callable[[], Stats]) -> None:
+    def __init__(self, stats: Callable[[], Stats]) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         registry.register(_ServiceCollector(stats))
@@ -60,10 +60,9 @@ class Metrics:
         self._tokens = Counter(
             "osmosis_policy_tokens", "Tokens that the policy counted.", ["kind"], registry=registry
         )
-        measure(backend, self)
 
-    def finished(self, result: ExecutionResult) -> None:
-        """Count a rollout that reported its last result."""
+    def rollout_ended(self, submission: Submission, result: ExecutionResult) -> None:
+        """Count a rollout and its policy calls."""
         times = result.extra_fields
         self._queued.observe(times.get("queued_sec", 0.0))
         if "duration_sec" in times:

@@ -23,3 +23,20 @@ class ServiceObserver:
 
         It may come long after the end, after a restart, and twice (protocol.md 2.8).
         """
+
+
+class Observers(ServiceObserver):
+    """Several observers as one."""
+
+    def __init__(self, *observers: ServiceObserver) -> None:
+        self._observers = observers
+
+    def rollout_ended(self, submission: Submission, result: ExecutionResult) -> None:
+        """Tell each."""
+        for observer in self._observers:
+            observer.rollout_ended(submission, result)
+
+    def acknowledged(self, rollout_id: str, delivery: str, trajectory: Any) -> None:
+        """Tell each."""
+        for observer in self._observers:
+            observer.acknowledged(rollout_id, delivery, trajectory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from osmosis_core import ExecutionBackend, ExecutionRequest, ExecutionResult
+from osmosis_core import ExecutionRequest, ExecutionResult
 from osmosis_core.hookspecs import ProtocolFactory, Register, hookimpl
 from osmosis_server import telemetry
 
@@ -29,14 +29,14 @@ def osmosis_register_protocols(register: Register[ProtocolFactory]) -> None:
 
 
 @hookimpl
-def osmosis_rollout_started(request: ExecutionRequest, backend: ExecutionBackend) -> None:
+def osmosis_rollout_started(request: ExecutionRequest) -> None:
     """Begin its trace, where OpenTelemetry is set up."""
-    telemetry.started(request, backend)
+    telemetry.started(request)
 
 
 @hookimpl
 def osmosis_rollout_finished(request: ExecutionRequest, result: ExecutionResult) -> None:
-    """End its trace, and count it where its server has metrics."""
+    """End its trace."""
     telemetry.finished(request, result)
 
 

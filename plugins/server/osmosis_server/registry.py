@@ -36,6 +36,7 @@ class Rollout:
         "task",
         "timer",
         "waiters",
+        "wake_timer",
     )
 
     def __init__(self, rollout_id: str, protocol: str, lease: bytes | None) -> None:
@@ -54,6 +55,7 @@ class Rollout:
         self.lease_until = 0.0
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.wake_timer: asyncio.TimerHandle | None = None
         self.waiters: list[asyncio.Future[RolloutView]] = []
 
 
@@ -109,12 +111,13 @@ class Registry:
     def change(self, rollout: Rollout, status: RolloutStatus) -> None:
         """Note a new status; who waits hears of it a little later, unless the end comes first."""
         rollout.status = status
-        if rollout.waiters:
+        if rollout.waiters and rollout.wake_timer is None:
             loop = asyncio.get_running_loop()
-            loop.call_later(_COALESCE_SEC, self._wake, rollout, tuple(rollout.waiters))
+            rollout.wake_timer = loop.call_later(_COALESCE_SEC, self._wake, rollout)
 
-    def _wake(self, rollout: Rollout, waiters: tuple[asyncio.Future[RolloutView], ...]) -> None:
-        for future in waiters:
+    def _wake(self, rollout: Rollout) -> None:
+        rollout.wake_timer = None
+        for future in rollout.waiters:
             self._answer(rollout, future)
 
     def remove(self, rollout: Rollout, view: RolloutView) -> None:
@@ -122,6 +125,8 @@ class Registry:
         del self.active[rollout.id]
         if not self.active:
             self.is_empty.set()
+        if rollout.wake_timer is not None:
+            rollout.wake_timer.cancel()
         for future in rollout.waiters:
             if not future.done():
                 future.set_result(view)

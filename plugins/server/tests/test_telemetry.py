@@ -11,6 +11,7 @@ from osmosis_core import AgentWorkflow, ExecutionRequest, Grader, LocalBackend
 from osmosis_core.testing import ScriptedPolicy, Status
 from osmosis_server.metrics import Metrics
 from osmosis_server.stats import Stats
+from osmosis_server.submissions import Submission
 
 PROMPT = [{"role": "user", "content": "2 + 3?"}]
 TRACED = """
@@ -126,16 +127,16 @@ class Gives(Grader):
 
 
 async def test_metrics_count_rollouts_and_policy_calls():
-    async def ignore(result):
-        pass
-
-    backend = LocalBackend(workflow=Asks, grader=Gives)
-    metrics = Metrics(backend, Stats)
-    others = Metrics(LocalBackend(workflow=Asks), Stats)
+    metrics, others = Metrics(Stats), Metrics(Stats)
     with ScriptedPolicy(Status(503, retry_after="0"), "5") as policy, policy.rollout():
         for number in range(2):
-            request = ExecutionRequest(f"r-{number}", PROMPT, label="5")
-            await backend.execute(request, ignore, ignore)
+            request, results = ExecutionRequest(f"r-{number}", PROMPT, label="5"), []
+
+            async def report(result, results=results):
+                results.append(result)
+
+            await LocalBackend(workflow=Asks, grader=Gives).execute(request, report, report)
+            metrics.rollout_ended(Submission(request, "polling", policy.base_url), results[-1])
     value = metrics.registry.get_sample_value
     assert value("osmosis_workflow_seconds_count", {"status": "success"}) == 2
     assert value("osmosis_policy_call_seconds_count", {"outcome": "ok"}) == 2
@@ -147,7 +148,7 @@ async def test_metrics_count_rollouts_and_policy_calls():
 
 async def test_metrics_are_text_that_names_no_rollout():
     stats = Stats(admitted=3, refused=Counter(Full=2), journal_bytes=7)
-    body, content_type = Metrics(LocalBackend(workflow=Asks), lambda: stats).render()
+    body, content_type = Metrics(lambda: stats).render()
     assert content_type.startswith("text/plain") and b"osmosis_policy_retries_total 0.0" in body
     assert b"osmosis_rollouts_admitted_total 3.0" in body and b"osmosis_journal_bytes 7.0" in body
     assert b'osmosis_rollouts_refused_total{reason="Full"} 2.0' in body

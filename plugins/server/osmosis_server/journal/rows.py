@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 SUBMISSION = "seq, id, protocol, fingerprint, request, llm_key, reply_key"
 """The columns of `read_submission`."""
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 
 @dataclass(frozen=True, slots=True)
 class Admission:
@@ -97,9 +99,7 @@ def dump_request(submission: Submission) -> str:
         "grade": request.grade,
         "extra_fields": request.extra_fields,
     }
-    return json.dumps(
-        [fields, submission.chat_completions_url, dict(submission.reply_to)], separators=(",", ":")
-    )
+    return _encode([fields, submission.chat_completions_url, dict(submission.reply_to)])
 
 
 def read_submission(row: tuple[Any, ...], keys: Keys) -> Submission:

@@ -67,6 +67,13 @@ class Marks(Grader):
                 ctx.set_sample_reward(sample_id, 0.5)
 
 
+class Broken(LocalBackend):
+    """A backend that does not keep its promises."""
+
+    async def execute(self, request, on_workflow_complete, on_grader_complete=None):
+        raise RuntimeError("the backend broke")
+
+
 @dataclass
 class Answer:
     status: int
@@ -221,6 +228,11 @@ async def serve(tmp_path, connect):
             yield controller
 
     return start
+
+
+@pytest.fixture
+def broken(tmp_path):
+    return Broken(workflow=Told, grader=Marks, artifacts_root=tmp_path)
 
 
 @pytest.fixture

@@ -156,6 +156,18 @@ class TestCompletion:
         await controller.submit(body)
         assert (await receiver.wait("/completion"))["err_message"] == "wrong key ***"
 
+    @pytest.mark.parametrize("protocol", [MULTI, SINGLE])
+    async def test_backend_that_raises_is_a_failure_in_both_callbacks_once(
+        self, receiver, serve, broken, protocol
+    ):
+        async with serve(broken, callback_protocol=protocol) as controller:
+            await controller.submit(controller.body(**receiver.urls()))
+            await receiver.wait("/grader")
+        assert receiver.paths == ["/completion", "/grader"]
+        for _, _, body in receiver.got:
+            assert (body["status"], body["err_category"]) == ("failure", None)
+            assert "the backend broke" in body["err_message"]
+
     async def test_cancelled_rollout_is_a_failure_for_multi_sample(self, multi, receiver):
         await self._cancel(multi, receiver)
         assert (await receiver.wait("/completion"))["status"] == "failure"

@@ -238,6 +238,12 @@ class TestResult:
         assert (result["status"], result["err_category"]) == ("failure", category)
         assert result["err_message"] == message
 
+    async def test_backend_that_raises_is_a_failure_that_says_so(self, serve, broken):
+        async with serve(broken) as controller:
+            result = await controller.result(await controller.lease())
+        assert (result["status"], result["err_category"]) == ("failure", "internal_error")
+        assert "the backend broke" in result["err_message"]
+
     async def test_failed_grader_leaves_sample_without_reward(self, serve):
         async with serve() as controller:
             result = await controller.result(await controller.lease(label="bad"))
