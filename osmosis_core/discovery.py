@@ -47,30 +47,32 @@ def load_entrypoint(target: str) -> Entrypoint:
 
     The module must hold exactly one concrete AgentWorkflow (or `attr` names it), at most one
     concrete Grader, and at most one instance of each config. Classes that it merely imports
-    count only when it defines none of its own.
+    count only when it defines none of its own. What is no workflow may be made one by a plugin
+    (`osmosis_adapt_target`).
 
     Raises:
         ConfigError: nothing is there, or too much; the message names the candidates.
         UserCodeError: the module raised while it was imported.
     """
+    from osmosis_core.plugins import get_plugins
+
     module, attribute = load_target(target)
-    if attribute:
-        named = _attribute(module, attribute, target)
-        workflow = _concrete(repr(target), named, AgentWorkflow)
-    else:
-        workflow = _only_class(module, AgentWorkflow, target)
-    if workflow is None:
+    found = _only_class(module, AgentWorkflow, target) if not attribute else None
+    named = _attribute(module, attribute, target) if attribute else found or module
+    program = None if _is_workflow(named) else get_plugins().adapt_target(named)
+    if program is None and named is module:
         raise ConfigError(
             f"no concrete AgentWorkflow subclass in {target!r}{_abstract_ones(module)}; "
             "define one with async run(), or name it: module:attr"
         )
-    program = Program(
-        workflow,
-        _only_instance(module, AgentWorkflowConfig, target),
-        _only_class(module, Grader, target),
-        _only_instance(module, GraderConfig, target),
-    )
-    return Entrypoint(target, module, program)
+    program = program or Program(_concrete(repr(target), named, AgentWorkflow))
+    config = program.workflow_config or _only_instance(module, AgentWorkflowConfig, target)
+    grader = _only_class(module, Grader, target), _only_instance(module, GraderConfig, target)
+    return Entrypoint(target, module, Program(program.workflow, config, *grader, program.check))
+
+
+def _is_workflow(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, AgentWorkflow)
 
 
 def load_target(target: str) -> tuple[ModuleType, str]:

@@ -1,13 +1,15 @@
 """Run one workflow, run one grader: the same in a process, a container or a Ray worker."""
 
+from __future__ import annotations
+
 import asyncio
 import copy
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -27,6 +29,9 @@ from osmosis_core.types import (
 )
 from osmosis_core.workflow import AgentWorkflow, AgentWorkflowContext
 
+if TYPE_CHECKING:
+    from osmosis_core.validation import Issue
+
 _SALVAGE_SEC = 5.0
 
 
@@ -38,6 +43,8 @@ class Program:
     workflow_config: AgentWorkflowConfig | None = None
     grader: type[Grader] | None = None
     grader_config: GraderConfig | None = None
+    check: Callable[[], tuple[list[Issue], list[Issue]]] | None = None
+    """Finds errors and warnings of what a plugin made a program of, which needs no grader then."""
 
 
 class RolloutCancelled(BackendError):

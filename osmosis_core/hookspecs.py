@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from osmosis_core.backend import ExecutionBackend
     from osmosis_core.context import SampleSource
+    from osmosis_core.execution import Program
     from osmosis_core.types import ExecutionRequest, ExecutionResult, PolicyCall
 
 ENTRY_POINT_GROUP = "osmosis_core"
@@ -122,6 +123,16 @@ def osmosis_adapt_sample_source(source: object) -> SampleSource | None:  # pyrig
 
     :param source: whatever was given to `RolloutContext.register_agent`.
     :returns: a `SampleSource`, or None when the object is not yours.
+    """
+
+
+@hookspec
+def osmosis_adapt_target(obj: object) -> Program | None:  # pyright: ignore[reportReturnType]
+    """Make something that is no workflow a TARGET of commands; the first answer wins.
+
+    :param obj: what `module:attr` names, or a module in which there is no workflow.
+    :returns: what to run instead, or None when the object is not yours. Raise ConfigError for one
+        that is yours and unusable.
     """
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from osmosis_core import hookspecs
-from osmosis_core.errors import PluginError, describe, nearest, one_line
+from osmosis_core.errors import ConfigError, PluginError, describe, nearest, one_line
 from osmosis_core.hookspecs import (
     API_VERSION,
     BackendFactory,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from osmosis_core.backend import ExecutionBackend
     from osmosis_core.context import SampleSource
+    from osmosis_core.execution import Program
     from osmosis_core.types import ExecutionRequest, ExecutionResult
 
 logger = logging.getLogger(__name__)
@@ -197,11 +198,20 @@ class PluginManager:
 
     def adapt_sample_source(self, source: object) -> SampleSource | None:
         """The first plugin's answer; PluginError names the plugin whose hook raised."""
-        for record, adapt in self._implementations("osmosis_adapt_sample_source"):
+        return self._adapted("osmosis_adapt_sample_source", source, source=source)
+
+    def adapt_target(self, obj: object) -> Program | None:
+        """As `adapt_sample_source`; a ConfigError of the plugin's is raised as it is."""
+        return self._adapted("osmosis_adapt_target", obj, obj=obj)
+
+    def _adapted(self, hook: str, given: object, **arguments: Any) -> Any:
+        for record, adapt in self._implementations(hook):
             try:
-                adapted = adapt(source=source)
+                adapted = adapt(**arguments)
+            except ConfigError:
+                raise
             except Exception as error:
-                text = f"plugin {record.owner} cannot read {source!r}: {error}"
+                text = f"plugin {record.owner} cannot read {given!r}: {error}"
                 raise PluginError(text) from error
             if adapted is not None:
                 return adapted

@@ -45,12 +45,15 @@ def validate_program(program: Program, name: str) -> ValidationResult:
     if not 1 <= len(name) <= 256:
         text = f"the name has {len(name)} characters; give 1 to 256"
         errors.insert(0, Issue("INVALID_AGENT_NAME", text))
-    if grader is None:
+    warnings: list[Issue] = []
+    if program.check is not None:
+        own_errors, warnings = program.check()
+        errors += own_errors
+    if grader is not None:
+        errors += _class_issues("GRADER", grader, "grade", program.grader_config)
+    elif program.check is None:
         text = "no concrete Grader subclass in the entrypoint; define one"
         errors.append(Issue("MISSING_GRADER", text))
-    else:
-        errors += _class_issues("GRADER", grader, "grade", program.grader_config)
-    warnings: list[Issue] = []
     wanted = _config_type(kind)
     if wanted is not None and config is None:
         text = f"no {wanted.__name__} instance at module level, so ctx.config will be None"

@@ -62,6 +62,7 @@ class TestRoot:
             "gateway",
             "plugins",
             "serve",
+            "test",
             "validate",
         ]
 
@@ -103,8 +104,8 @@ class TestPlugins:
         done = osmosis("plugins", "--strict")
         assert (done.returncode, done.stderr) == (0, "")
         lines = [line.split() for line in done.stdout.splitlines()]
-        installed = "core call-log eval gateway harbor langgraph loop-watch openai_agents process"
-        installed += " pydantic_ai ray server smolagents strands"
+        installed = "core agent_loop call-log eval gateway harbor langgraph loop-watch"
+        installed += " openai_agents process pydantic_ai ray server smolagents strands"
         assert [line[0] for line in lines] == installed.split()
         assert {line[3] for line in lines} == {"loaded"}
 

@@ -13,6 +13,7 @@ import pytest
 
 from osmosis_core import (
     AgentWorkflow,
+    ConfigError,
     ExecutionRequest,
     ExecutionResult,
     LocalBackend,
@@ -24,6 +25,7 @@ from osmosis_core import (
     hookimpl,
     hookspecs,
 )
+from osmosis_core.execution import Program
 from osmosis_core.hookspecs import Framework
 from osmosis_core.plugins import PluginManager
 from osmosis_core.testing import ScriptedPolicy
@@ -460,3 +462,34 @@ def test_adapter_that_raises_is_named():
     manager = loaded(plugin("acme", osmosis_adapt_sample_source))
     with pytest.raises(PluginError, match=r"plugin acme .* cannot read 'agent': boom"):
         manager.adapt_sample_source("agent")
+
+
+class TestTargets:
+    def test_first_answer_wins_and_none_is_passed_over(self):
+        def osmosis_adapt_target(obj):
+            return Program(int) if obj == 1 else None
+
+        acme = plugin("acme", osmosis_adapt_target)
+
+        def osmosis_adapt_target(obj):
+            return Program(str)
+
+        manager = loaded(acme, plugin("zeta", osmosis_adapt_target))
+        assert [manager.adapt_target(obj).workflow for obj in (1, 2)] == [int, str]
+
+    def test_nobody_adapts_without_plugins(self):
+        assert loaded().adapt_target(1) is None
+
+    @pytest.mark.parametrize(
+        ("raised", "kind", "text"),
+        [
+            (RuntimeError("boom"), PluginError, r"plugin acme .* cannot read 1: boom"),
+            (ConfigError("two loops"), ConfigError, r"^two loops$"),
+        ],
+    )
+    def test_config_error_is_the_users_and_all_else_the_plugins(self, raised, kind, text):
+        def osmosis_adapt_target(obj):
+            raise raised
+
+        with pytest.raises(kind, match=text):
+            loaded(plugin("acme", osmosis_adapt_target)).adapt_target(1)

@@ -4,7 +4,7 @@ import pytest
 
 from osmosis_core import AgentWorkflow, AgentWorkflowConfig, Grader, GraderConfig
 from osmosis_core.execution import Program
-from osmosis_core.validation import validate_program
+from osmosis_core.validation import Issue, validate_program
 
 
 class Deep(AgentWorkflowConfig):
@@ -131,3 +131,11 @@ def test_wanted_config_that_is_there_is_no_warning():
 
 def test_workflow_that_takes_any_config_needs_none():
     assert codes(validated(WantsAnyConfig)) == ([], [])
+
+
+def test_programs_own_check_adds_to_what_is_found_and_needs_no_grader():
+    found = [Issue("NO_KEEL", "it has no keel")], [Issue("OLD_SAIL", "its sail is old")]
+    result = validated(grader=None, check=lambda: found)
+    assert not result.valid
+    assert codes(result) == (["NO_KEEL"], ["OLD_SAIL"])
+    assert validated(grader=None, check=lambda: ([], [])).valid

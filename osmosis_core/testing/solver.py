@@ -3,12 +3,14 @@
 import ast
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, cast
 
 from osmosis_core.testing.ledger import Steps
+from osmosis_core.testing.operations import Operation, next_operation, operators
 from osmosis_core.testing.quantities import evaluate
 from osmosis_core.testing.word_problems import plan
 from osmosis_core.types import Message
@@ -58,7 +60,7 @@ def solve(messages: list[Message], tools: list[Message]) -> Message:
     if tool is not None:
         message = with_tool(conversation, steps, outputs, tool, claimed)
     else:
-        message = alone(steps, claimed)
+        message = with_operators(conversation, steps, outputs, dicts(tools), claimed)
     if reviewer is None or "tool_calls" in message or has_asked(conversation, reviewer):
         return message
     return call(conversation, reviewer, f"{question} {message['content']}", "I have that checked.")
@@ -97,6 +99,24 @@ def with_tool(
         return call(conversation, tool, simple, f"That did not work, I try {simple}.")
     opening = "Next I need" if results else "First I need" if len(steps) > 1 else "I need"
     return call(conversation, tool, expression, f"{opening} {expression}.")
+
+
+def with_operators(
+    conversation: list[Message],
+    steps: list[str],
+    outputs: list[str],
+    tools: list[Message],
+    claimed: str | None,
+) -> Message:
+    """Compute with tools such as add and multiply, or alone where there are none."""
+    found, (results, failures) = operators(tools), read_outputs(outputs)
+    following = None
+    if found and not failures:
+        with suppress(ArithmeticError, SyntaxError, ValueError, LookupError):
+            following = next_operation(steps, results, found)
+    if isinstance(following, Operation):
+        return called(conversation, following.tool, following.arguments, "I need a result.")
+    return alone(steps, claimed) if following is None else say(conclusion(following, claimed))
 
 
 def alone(steps: list[str], claimed: str | None) -> Message:
@@ -239,13 +259,18 @@ def say(text: str) -> Message:
 
 
 def call(conversation: list[Message], tool: Tool, expression: str, text: str) -> Message:
-    """Return an assistant message that calls the tool, under an id that is new."""
+    """Return an assistant message that calls the tool with an expression."""
+    return called(conversation, tool.name, {tool.parameter: expression}, text)
+
+
+def called(conversation: list[Message], name: str, arguments: dict[str, Any], text: str) -> Message:
+    """Return an assistant message that calls a tool, under an id that is new."""
     ids = [
         str(item.get("id")) for message in conversation for item in dicts(message.get("tool_calls"))
     ]
     number = len(ids) + 1
     while f"call_{number}" in ids:
         number += 1
-    function = {"name": tool.name, "arguments": json.dumps({tool.parameter: expression})}
+    function = {"name": name, "arguments": json.dumps(arguments)}
     entry = {"id": f"call_{number}", "type": "function", "function": function}
     return {"role": "assistant", "content": text, "tool_calls": [entry]}

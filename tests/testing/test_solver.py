@@ -147,3 +147,44 @@ def test_make_rows_reproduces_the_rows(tmp_path: Path) -> None:
         shutil.copy(script, tmp_path)
     subprocess.run([sys.executable, tmp_path / "make_rows.py"], check=True)
     assert (tmp_path / "rows.jsonl").read_bytes() == (EXAMPLE / "rows.jsonl").read_bytes()
+
+
+NUMBERS = {"a": {"type": "number"}, "b": {"type": "number"}}
+
+
+def operator_tool(name):
+    return {"type": "function", "function": {"name": name, "parameters": {"properties": NUMBERS}}}
+
+
+@pytest.mark.parametrize(
+    ("question", "calls", "answer"),
+    [
+        ("What is 6 * 7?", [("multiply", 6, 7)], "42"),
+        ("What is (2 + 3) * 4?", [("add", 2, 3), ("multiply", 5, 4)], "20"),
+        ("What is 12 - 4?", [], "8"),
+        ("What is 1.5 + 2?", [("add", 1.5, 2)], "3.5"),
+    ],
+)
+def test_tools_of_two_numbers_compute_one_operation_each(question, calls, answer):
+    tools = [operator_tool("add"), operator_tool("multiply")]
+    messages, made = [{"role": "user", "content": question}], []
+    for _ in range(5):
+        message = solve(messages, tools)
+        messages.append(message)
+        if "tool_calls" not in message:
+            break
+        (call,) = message["tool_calls"]
+        given = json.loads(call["function"]["arguments"])
+        name, a, b = call["function"]["name"], given["a"], given["b"]
+        made.append((name, a, b))
+        result = a + b if name == "add" else a * b
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": str(result)})
+    assert made == calls
+    assert message["content"].endswith(f"The answer is {answer}.")
+
+
+def test_tool_of_two_numbers_that_fails_is_done_without():
+    messages = [{"role": "user", "content": "What is 6 * 7?"}]
+    messages.append(solve(messages, [operator_tool("multiply")]))
+    messages.append({"role": "tool", "content": "Error: out of order"})
+    assert solve(messages, [operator_tool("multiply")])["content"].endswith("The answer is 42.")

@@ -80,6 +80,7 @@ class _Application(FastAPI):
             redoc_url=None,
             openapi_url=None,
         )
+        self.state.api_key = self._api_key
 
     def build_middleware_stack(self) -> ASGIApp:
         """FastAPI's, and around it the shortcut, unless the user has middleware of their own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from osmosis_core.errors import describe
 from osmosis_server.settings import ServerSettings
 
 if TYPE_CHECKING:
+    from osmosis_core.execution import Program
     from osmosis_server.logs import LogFormat
 
 _KEY_ENV = "OSMOSIS_SERVER_API_KEY"
@@ -56,9 +58,13 @@ def _option_type(field: FieldInfo) -> click.ParamType[Any]:
 @click.argument("target", required=False)
 @click.option("-m", "--module", "option", help="TARGET, in the documented form.")
 @click.option(
-    "--host", default="127.0.0.1", envvar="OSMOSIS_SERVER_HOST", help="Address (127.0.0.1)."
+    "--mcp", type=click.Path(path_type=Path), help="A directory with an MCP server, for TARGET."
 )
 @click.option(
+    "-H", "--host", default="127.0.0.1", envvar="OSMOSIS_SERVER_HOST", help="Address (127.0.0.1)."
+)
+@click.option(
+    "-p",
     "--port",
     type=click.IntRange(0, 65535),
     default=9000,
@@ -85,6 +91,17 @@ def _option_type(field: FieldInfo) -> click.ParamType[Any]:
     help="How logs are written on stderr (text).",
 )
 @click.option("--insecure", is_flag=True, help="Listen beyond loopback without a key.")
+@click.option(
+    "--local", "--local-debug", "is_local", is_flag=True, help="Serve without a key, to try it."
+)
+@click.option("--no-validate", is_flag=True, help="Serve it with what validate would find.")
+@click.option("--reload", "reloads", is_flag=True, help="Start anew when the code here changes.")
+@click.option(
+    "--log",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Agent loops: write what ctx.log_event is given to <this>/<unix seconds>/.",
+)
+@click.option("--skip-register", is_flag=True, hidden=True)
 @_setting_options
 def serve(
     target: str | None,
@@ -99,6 +116,12 @@ def serve(
     generate_key: bool,
     log_format: LogFormat,
     insecure: bool,
+    mcp: Path | None,
+    is_local: bool,
+    no_validate: bool,
+    reloads: bool,
+    log: Path | None,
+    skip_register: bool,
     **settings: Any,
 ) -> None:
     """Serve rollouts of the workflow in TARGET over HTTP, until SIGTERM or Ctrl-C.
@@ -106,16 +129,28 @@ def serve(
     TARGET is a module, module:attr, or a path to a file; the attribute is a workflow class or an
     execution backend. Each option below has a variable OSMOSIS_SERVER_<NAME>.
     """
-    chosen = one_target(target, option)
-    key = _api_key(api_key, api_key_file, is_generated=generate_key)
+    if skip_register:
+        click.echo("--skip-register: nothing is registered anywhere, with it or without", err=True)
+    if mcp is not None and (target or option):
+        raise click.UsageError("give TARGET or --mcp DIR, not both")
+    if is_local and (api_key or api_key_file or generate_key):
+        raise click.UsageError("--local serves without a key; give no other option about keys")
+    chosen = "" if mcp is not None else one_target(target, option)
+    if reloads:
+        from osmosis_server.reloading import serve_reloading
+
+        raise SystemExit(serve_reloading(sys.argv[1:]))
+    key = None if is_local else _api_key(api_key, api_key_file, is_generated=generate_key)
     limits = _settings(settings)
+    from osmosis_server.loading import served_program
     from osmosis_server.logs import configure_logs
     from osmosis_server.serving import listen, origin_of
     from osmosis_server.serving import serve as run
 
     configure_logs(log_format, secrets=[key])
-    with listen(host, port, has_key=key is not None, is_insecure=insecure) as listener:
-        runs = _backend(chosen, backend, concurrency, artifacts)
+    with listen(host, port, has_key=key is not None, is_insecure=insecure or is_local) as listener:
+        program = partial(served_program, chosen, mcp, log, is_checked=not no_validate)
+        runs = _backend(chosen, program, backend, concurrency, artifacts)
         from osmosis_server.app import create_rollout_server
 
         app = create_rollout_server(backend=runs, api_key=key, settings=limits)
@@ -145,18 +180,22 @@ def _settings(given: dict[str, Any]) -> ServerSettings:
 
 
 def _backend(
-    target: str, name: str, concurrency: int | None, artifacts: Path | None
+    target: str,
+    load: Callable[[], Program],
+    name: str,
+    concurrency: int | None,
+    artifacts: Path | None,
 ) -> ExecutionBackend:
     """The backend that TARGET names, or one of `name` for its workflow."""
-    from osmosis_core.discovery import load_entrypoint, load_target
+    from osmosis_core.discovery import load_target
     from osmosis_core.plugins import get_plugins
 
     factory = get_plugins().backend(name)
-    module, attribute = load_target(target)
+    module, attribute = load_target(target) if target else (None, "")
     named = getattr(module, attribute, None) if attribute else None
     if isinstance(named, ExecutionBackend):
         return named
-    program = load_entrypoint(target).program
+    program = load()
     try:
         return factory(
             **({"max_concurrent": concurrency} if concurrency else {}),

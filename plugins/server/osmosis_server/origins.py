@@ -56,6 +56,7 @@ class Line:
     __slots__ = (
         "first_tries",
         "is_waiting",
+        "quick",
         "reply_key",
         "rollout_id",
         "seq",
@@ -65,8 +66,12 @@ class Line:
         "tries",
     )
 
-    def __init__(self, seq: int, rollout_id: str, reply_key: str | None) -> None:
+    def __init__(
+        self, seq: int, rollout_id: str, reply_key: str | None, quick: tuple[float, ...]
+    ) -> None:
         self.seq = seq
+        self.quick = quick
+        """Seconds between its first tries."""
         self.rollout_id = rollout_id
         self.reply_key = reply_key
         self.steps: deque[Step] = deque()

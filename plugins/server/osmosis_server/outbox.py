@@ -72,7 +72,9 @@ class Outbox:
             await asyncio.sleep(0)
 
     def _owe(self, one: Outstanding) -> None:
-        line = self._lines.get(one.seq) or Line(one.seq, one.rollout_id, one.reply_key)
+        line = self._lines.get(one.seq) or Line(
+            one.seq, one.rollout_id, one.reply_key, self._pace.quick
+        )
         deadline = one.made_at + self._deadline_sec
         self._append(line, [Step(one.step, one.name, origin_of(one.url), deadline)])
 
@@ -88,7 +90,8 @@ class Outbox:
 
         `first_tries` is resolved once all are taken or given up, or their quick tries are over.
         """
-        line = self._lines.get(seq) or Line(seq, rollout_id, reply_key)
+        line = self._lines.get(seq) or Line(seq, rollout_id, reply_key, self._pace.quick)
+        line.quick = next((d.quick for _, d in deliveries if d.quick is not None), line.quick)
         line.first_tries = first_tries
         deadline = time.time() + self._deadline_sec
         steps: list[Step] = []
@@ -198,21 +201,21 @@ class Outbox:
     def _try_again(self, origin: Origin, line: Line, step: Step, answer: Answer) -> None:
         self._stats.deliveries_retried += 1
         line.tries += 1
-        pace = self._pace
-        is_quick = line.tries <= len(pace.quick)
-        if line.tries == len(pace.quick) + 1:
+        is_quick = line.tries <= len(line.quick)
+        if line.tries == len(line.quick) + 1:
             text = "%s of rollout %r is not taken by %s (%s); it is tried until its deadline"
             logger.warning(text, step.name, line.rollout_id, step.origin, answer.reason)
         if answer.is_unreachable and origin.has_gone(line, is_quick=is_quick):
             return
-        delay_sec = max(_delay_sec(pace, line.tries), answer.retry_after_sec)
-        if delay_sec > pace.quick[-1]:
+        delay_sec = max(_delay_sec(self._pace, line), answer.retry_after_sec)
+        if delay_sec > max(line.quick, default=0.0):
             line.quick_tries_end(is_waiting=True)
         line.timer = asyncio.get_running_loop().call_later(delay_sec, self._begin, line)
 
 
-def _delay_sec(pace: Pace, tries: int) -> float:
-    if tries <= len(pace.quick):
-        return pace.quick[tries - 1]
-    slow = pace.slow * 2 ** min(tries - len(pace.quick) - 1, 10)
+def _delay_sec(pace: Pace, line: Line) -> float:
+    after = line.tries - len(line.quick) - 1
+    if after < 0:
+        return line.quick[line.tries - 1]
+    slow = pace.slow * 2 ** min(after, 10)
     return min(slow, pace.max_slow) * random.uniform(1 - _JITTER, 1 + _JITTER)

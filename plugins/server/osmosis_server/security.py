@@ -8,7 +8,7 @@ import ipaddress
 import re
 import secrets
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -72,10 +72,10 @@ class RequireKey:
     their protocols, which have other rules.
     """
 
-    def __init__(self, app: ASGIApp, api_key: str, open_paths: Iterable[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, api_key: str, open_paths: Collection[str] = ()) -> None:
         self._app = app
         self._expected = f"Bearer {check_key(api_key)}".encode()
-        self._open_paths = frozenset(open_paths)
+        self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request through, or refuse it."""

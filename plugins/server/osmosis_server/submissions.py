@@ -37,6 +37,8 @@ class Delivery:
     url: str
     body: bytes
     """JSON."""
+    quick: tuple[float, ...] | None = None
+    """Seconds between its first tries, if not those of the outbox; forgotten by a restart."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,16 @@
+"""Its get_tools returns nothing."""
+
+from osmosis_agent_loop import RolloutAgentLoop
+
+
+class Broken(RolloutAgentLoop):
+    name = "broken"
+
+    def get_tools(self, request):
+        pass
+
+    async def run(self, ctx):
+        return ctx.complete([])
+
+
+agent_loop = Broken()

@@ -1,0 +1,16 @@
+"""A function is a text."""
+
+from osmosis_agent_loop import RolloutAgentLoop
+
+
+class Broken(RolloutAgentLoop):
+    name = "broken"
+
+    def get_tools(self, request):
+        return [{"type": "function", "function": "add"}]
+
+    async def run(self, ctx):
+        return ctx.complete([])
+
+
+agent_loop = Broken()

@@ -1,0 +1,17 @@
+"""Parameters that are no object."""
+
+from osmosis_agent_loop import RolloutAgentLoop
+
+
+class Broken(RolloutAgentLoop):
+    name = "broken"
+
+    def get_tools(self, request):
+        function = {"name": "add", "description": "Add.", "parameters": {"type": "array"}}
+        return [{"type": "function", "function": function}]
+
+    async def run(self, ctx):
+        return ctx.complete([])
+
+
+agent_loop = Broken()

@@ -1,0 +1,16 @@
+"""Its run is not async."""
+
+from osmosis_agent_loop import RolloutAgentLoop
+
+
+class Broken(RolloutAgentLoop):
+    name = "broken"
+
+    def get_tools(self, request):
+        return []
+
+    def run(self, ctx):
+        return ctx.complete([])
+
+
+agent_loop = Broken()
