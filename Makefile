@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-mixed test test-full lint types fix capabilities wheels bench clean
 
-PLUGINS := strands langgraph openai_agents eval gateway loop_watch server process ray harbor agent_loop
+PLUGINS := agent_loop eval gateway harbor langgraph loop_watch openai_agents process ray server strands
 EXAMPLES := plugin_call_log plugins/osmosis_pydantic_ai plugins/osmosis_smolagents
 EDITABLE := -e . $(PLUGINS:%=-e plugins/%) $(EXAMPLES:%=-e examples/%)
 BIN := .venv/bin

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from osmosis_core.cli import one_target
-from osmosis_eval.servers import chosen_servers, server_options
 from osmosis_eval.backend_options import BackendCommand, check_backend_options
+from osmosis_eval.servers import chosen_servers, server_options
 
 
 def _check_seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
