@@ -263,12 +263,11 @@ class RolloutService:
             return
         logger.warning("cancelling %d rollouts after the grace", len(self._registry.active))
         await self.cancel(all=True)
-        if await self._is_empty_within(_CANCEL_SEC):
-            return
-        for rollout in tuple(self._runner.running.values()):
-            self._canceller.force(rollout)
-        if not await self._is_empty_within(_FORCE_SEC):
-            logger.error("%d rollouts would not end", len(self._registry.active))
+        if not await self._is_empty_within(_CANCEL_SEC):
+            for rollout in tuple(self._runner.running.values()):
+                self._canceller.force(rollout)
+            if not await self._is_empty_within(_FORCE_SEC):
+                logger.error("%d rollouts would not end", len(self._registry.active))
 
     async def _is_empty_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
