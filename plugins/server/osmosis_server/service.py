@@ -39,7 +39,6 @@ from osmosis_server.submissions import (
 )
 
 logger = logging.getLogger(__name__)
-
 _CANCEL_SEC = 120.0
 _FORCE_SEC = 10.0
 _POLL_SEC = 0.01
