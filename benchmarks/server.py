@@ -201,9 +201,9 @@ def growth_and_restart(total: int) -> None:
         with Server("ours", "noop", directory) as server:
             unfinished_sec = server.start_sec
     print("\n| over time | |\n|---|---|")
-    first, last = grown[0], grown[-1]
-    print(f"| resident after {done / len(grown):,.0f} rollouts | {first:.1f} MiB |")
-    print(f"| resident after {done:,.0f} rollouts | {last:.1f} MiB |")
+    for part in (1, (len(grown) + 1) // 2, len(grown)):
+        count = done * part / len(grown)
+        print(f"| resident after {count:,.0f} rollouts | {grown[part - 1]:.1f} MiB |")
     print(f"| longest block of the event loop meanwhile | {blocks:.0f} ms |")
     print(f"| start with an empty journal | {fresh_sec:.2f} s |")
     print(f"| start after SIGKILL, {done:,.0f} finished rollouts | {finished_sec:.2f} s |")
