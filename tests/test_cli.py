@@ -103,7 +103,7 @@ class TestPlugins:
         assert (done.returncode, done.stderr) == (0, "")
         lines = [line.split() for line in done.stdout.splitlines()]
         installed = "core call-log eval gateway langgraph loop-watch openai_agents"
-        installed += " pydantic_ai smolagents strands"
+        installed += " process pydantic_ai smolagents strands"
         assert [line[0] for line in lines] == installed.split()
         assert {line[3] for line in lines} == {"loaded"}
 
