@@ -6,7 +6,7 @@ import os
 from osmosis_core import AgentWorkflow, AgentWorkflowConfig, Grader
 
 UNLIMITED = AgentWorkflowConfig(name="benchmark")
-ROUNDS = 400_000
+ROUNDS = 800_000
 
 
 class NoOp(AgentWorkflow):
