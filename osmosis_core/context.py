@@ -60,10 +60,11 @@ class RolloutContext:
         """Describe the policy; `chat_completions_url` is the OpenAI *base* URL.
 
         `model` replaces the model name on the wire (`osmosis-rollout` when None). `deadline` is
-        a `time.monotonic()` instant in seconds; no policy call outlives it.
+        a `time.monotonic()` instant in seconds; no policy call outlives it. An `api_key` of `""`
+        means none, whatever the environment says: a URL that a stranger named must not get it.
         """
         self.chat_completions_url = chat_completions_url or _env("CHAT_COMPLETIONS_URL") or ""
-        self.api_key = (api_key or _env("API_KEY") or "").strip() or None
+        self.api_key = ((_env("API_KEY") if api_key is None else api_key) or "").strip() or None
         self.rollout_id = rollout_id or _env("ROLLOUT_ID") or ""
         self.model = model
         self.retry = retry
@@ -100,7 +101,8 @@ class RolloutContext:
     @property
     def policy(self) -> Policy:
         """What a context elsewhere is opened with to call the same policy in the same way."""
-        return cast(Policy, {name: getattr(self, name) for name in Policy.__annotations__})
+        same = {name: getattr(self, name) for name in Policy.__annotations__}
+        return cast(Policy, {**same, "api_key": self.api_key or ""})
 
     @property
     def calls(self) -> Sequence[PolicyCall]:

@@ -102,7 +102,7 @@ class AgentLoopProtocol(Protocol):
         """The request as a submission; keys are in it, and not in what travels to the loop."""
         base = asked.server_url.rstrip("/")
         travels = asked.model_dump(include={*_TRAVELS})
-        metadata = {**asked.metadata, ASKED: {**travels, "has_key": asked.api_key is not None}}
+        metadata = {**asked.metadata, ASKED: travels}
         label = asked.metadata.get("ground_truth")
         try:
             self._urls.check(base)

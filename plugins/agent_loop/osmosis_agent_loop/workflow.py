@@ -45,8 +45,6 @@ class AgentLoopWorkflow(AgentWorkflow[AgentLoopConfig]):
         if asked is not None:
             tools = unpacked_tools(asked.pop("tools"))
             speak_to_trainer(rollout, settings.client)
-            if not asked.pop("has_key"):
-                rollout.api_key = None  # not the environment's
         fields: dict[str, Any] = {
             "server_url": LOCAL_URL,
             "tool_server_url": None,

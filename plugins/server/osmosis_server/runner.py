@@ -166,7 +166,9 @@ class Runner:
         async def on_graded(result: ExecutionResult) -> None:
             reporter.end(rollout, submission, timed.told(result))
 
-        with RolloutContext(submission.chat_completions_url, submission.llm_api_key, request.id):
+        with RolloutContext(
+            submission.chat_completions_url, submission.llm_api_key or "", request.id
+        ):
             await self._backend.execute(timed.request, on_workflow, on_graded if grades else None)
         if not rollout.is_ended:
             message = f"{type(self._backend).__name__} ended without a result"
