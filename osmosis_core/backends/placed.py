@@ -145,7 +145,8 @@ class PlacedBackend(backend.ExecutionBackend):
             return replace(failed(error, {}), extra_fields={"queued_sec": queued_sec})
         name = urllib.parse.quote(run.request.id, safe=" ")
         # 255: the longest name that file systems take
-        name = name if len(name) <= 255 else hashlib.sha256(name.encode()).hexdigest()
+        if len(name) > 255:
+            name = hashlib.sha256(run.request.id.encode()).hexdigest()
         directory = self.artifacts_root / name / "artifacts"
         policy = (get_rollout_context() or RolloutContext()).policy
         run.phase = Phase(run.request, policy, directory, time.monotonic() - run.submitted_at)

@@ -18,7 +18,15 @@ from osmosis_core import (
     RolloutStatus,
 )
 from osmosis_core.policy import BASE_URL, agent_scope, async_client
-from osmosis_core.testing import BackendConformance
+from osmosis_core.testing.backend_conformance import (
+    Cancelling,
+    Capacity,
+    Deadlines,
+    Failures,
+    Isolation,
+    Reporting,
+    Rewards,
+)
 from osmosis_gateway.serving import listen, origin_of
 from osmosis_server import (
     ControllerClient,
@@ -176,26 +184,33 @@ REUSES_AN_ID = (  # a server remembers the ids of rollouts that ended
     "test_finished_id_can_be_used_again",
     "test_input_of_a_workflow_is_its_own_copy",
     "test_no_task_is_left_behind",
+    "test_odd_errors_are_results_too",
     "test_removed_and_helper_samples_need_no_reward",
     "test_slot_is_freed_after_the_error_of_a_callback",
 )
-NOT_ON_THE_WIRE = (  # queueing, what a workflow returned beside its sample, ungraded samples
+NOT_ON_THE_WIRE = (  # queueing, contexts, what is beside samples, when a callback was taken
+    "test_cancel_between_the_phases_is_reported",
+    "test_cancel_in_the_last_callback_comes_too_late",
     "test_cancel_all_ends_running_and_queued_rollouts",
     "test_cancel_ends_a_queued_rollout",
     "test_cancel_ends_grading",
+    "test_context_variables_are_each_rollout_s_own",
     "test_grader_is_not_reported_when_the_request_says_no",
     "test_returned_output_is_the_sample",
     "test_rollout_without_a_grader_callback_is_reported_once",
     "test_status_is_queued_then_running_then_grading",
 )
 WRITES_TRAJECTORIES = ("test_artifacts_directory_is_created_on_demand",)
+RUNS_IN_THE_SAME_PROCESS = (  # here, whose observers hear both sides of the wire
+    "test_observers_hear_each_event_once_and_here",
+)
 RETRIED_BY_AGENTS_TOO = (
     "test_policy_that_keeps_failing_is_an_http_error",
     "test_unreachable_policy_is_an_http_error",
 )
 
 
-class TestConformance(BackendConformance):
+class TestConformance(Reporting, Deadlines, Cancelling, Capacity, Failures, Isolation, Rewards):
     """The promises of every backend, as far as the protocol with the most words can keep them."""
 
     crowd = 20
@@ -213,5 +228,11 @@ class TestConformance(BackendConformance):
         return ServerBackend(servers=server.__enter__(), protocol="multi-sample")
 
 
-for name in (*REUSES_AN_ID, *NOT_ON_THE_WIRE, *WRITES_TRAJECTORIES, *RETRIED_BY_AGENTS_TOO):
+for name in (
+    *REUSES_AN_ID,
+    *NOT_ON_THE_WIRE,
+    *WRITES_TRAJECTORIES,
+    *RUNS_IN_THE_SAME_PROCESS,
+    *RETRIED_BY_AGENTS_TOO,
+):
     setattr(TestConformance, name, None)
