@@ -18,7 +18,7 @@ from osmosis_server.controller import ControllerClient, ControllerLimits
 
 PROMPT = [{"role": "user", "content": "6 * 7?"}]
 FAST = ControllerLimits(
-    submit_timeout_sec=0.5, unreachable_sec=0.5, lost_answer_sec=0.6, grace_sec=5, max_in_flight=8
+    submit_timeout_sec=2.0, unreachable_sec=2.0, lost_answer_sec=2.2, grace_sec=10, max_in_flight=8
 )
 
 type Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
