@@ -166,9 +166,17 @@ def _api_key(given: str | None, file: Path | None, *, is_generated: bool) -> str
     if is_generated:
         return fresh_key()
     if file is not None:
-        given = file.read_text(encoding="utf-8").strip()
+        given = _text_of(file)
     key = os.environ.get(_KEY_ENV) if given is None else given
     return None if key is None else check_key(key)
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigError(f"--api-key-file {str(file)!r} cannot be read: {why}") from error
 
 
 def _settings(given: dict[str, Any]) -> ServerSettings:

@@ -48,8 +48,9 @@ def listen(host: str, port: int, *, has_key: bool, is_insecure: bool) -> socket.
         )
     try:
         return _listening(host, port)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "that is no name of a host"
+        raise ConfigError(f"cannot listen on {host}:{port}: {why}") from error
 
 
 def _listening(host: str, port: int) -> socket.socket:

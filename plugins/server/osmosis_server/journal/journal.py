@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from osmosis_core import ConfigError
 from osmosis_server.journal import opening, statements
 from osmosis_server.journal.keys import Keys, load_key
 from osmosis_server.journal.rows import (
@@ -82,14 +83,17 @@ class Journal:
         """
         file = None if path == ":memory:" else Path(path).resolve()
         lock = None
-        if file is not None:
-            opening.make_private(file)
-            lock = opening.Lock(file)
         try:
+            if file is not None:
+                opening.make_private(file)
+                lock = opening.Lock(file)
             return cls._opened(file, key, lock, survive_power_loss)
-        except BaseException:
+        except BaseException as error:
             if lock is not None:
                 lock.release()
+            if isinstance(error, OSError):
+                where = error.filename or file
+                raise ConfigError(f"journal: {str(where)!r}: {error.strerror}") from error
             raise
 
     @classmethod

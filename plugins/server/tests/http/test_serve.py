@@ -82,6 +82,7 @@ def start(place, connect):
             cwd=place["cwd"],
             env={**place["env"], **env},
             stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
         )
         try:
             said = (await process.stderr.readline()).decode()
@@ -227,10 +228,25 @@ class TestRefusals:
             ("--drain-grace-sec", "nan", "drain_grace_sec"),
             ("--allow-host", "http://x", "allowed host 'http://x' is no pattern"),
             ("--journal", "/proc/no/journal.db", "journal"),
+            (
+                "--api-key-file",
+                "no-such-key",
+                "--api-key-file 'no-such-key' cannot be read: No such",
+            ),
+            ("--api-key-file", "no-text", "--api-key-file 'no-text' cannot be read: it is no text"),
+            ("--host", "a" * 80 + ".example", "that is no name of a host"),
         ],
     )
-    def test_setting_out_of_range(self, refused, option, value, said):
-        assert said in refused("sleeps.py", option, value)
+    def test_setting_out_of_range(self, refused, tmp_path, option, value, said):
+        (tmp_path / "no-text").write_bytes(b"\xff")
+        key = () if option == "--api-key-file" else ("--api-key", "k")
+        assert said in refused("sleeps.py", option, value, *key)
+
+    @pytest.mark.parametrize("beside", ["lock", "key"])
+    def test_file_beside_the_journal_that_cannot_be_had(self, refused, tmp_path, beside):
+        (tmp_path / f"j.db.{beside}").mkdir()
+        said = refused("sleeps.py", "--journal", "j.db")
+        assert f"j.db.{beside}': Is a directory" in said
 
     async def test_port_that_is_taken(self, start, refused):
         async with start("sleeps.py") as process:
@@ -286,6 +302,14 @@ class TestEnd:
             process.process.send_signal(number)
             assert b"a second signal exits at once" in await process.process.stderr.readline()
             assert (await process.end(number))[0] == code
+
+    async def test_ctrl_c_in_a_terminal_leaves_a_reloading_server_its_grace(self, start):
+        async with start("sleeps.py", "--reload") as process:
+            token = await process.controller.lease("1.5")
+            await process.controller.until("running")
+            os.killpg(process.process.pid, signal.SIGINT)
+            assert (await process.controller.result(token))["status"] == "success"
+            assert (await process.end(None))[0] == 130
 
     async def test_result_outlives_a_killed_server(self, start):
         async with start("sleeps.py") as process:
