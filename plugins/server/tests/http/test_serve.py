@@ -122,6 +122,12 @@ class TestStart:
             await process.controller.result(await process.controller.lease("0"))
         assert health["concurrency"]["max_concurrent"] == 2
 
+    async def test_arguments_of_the_backend_come_from_options(self, start):
+        given = "--backend", "local", "--local-max-concurrent", "2"
+        async with start("sleeps.py", *given) as process:
+            health = (await process.controller.ask("GET", "/health")).body
+        assert health["concurrency"]["max_concurrent"] == 2
+
     async def test_settings_come_from_options_and_variables(self, start):
         env = {"OSMOSIS_SERVER_RESULT_WAIT_TIMEOUT_SEC": "7", "OSMOSIS_SERVER_ALLOW_HOSTS": "a b"}
         async with start("sleeps.py", "--polling-lease-timeout-sec", "9", **env) as process:
@@ -207,6 +213,17 @@ class TestRefusals:
 
     def test_backend_that_nobody_offers(self, refused):
         assert "no backend 'moon'" in refused("sleeps.py", "--backend", "moon")
+
+    def test_argument_that_the_backend_does_not_take(self, refused):
+        assert "'moons'" in refused("sleeps.py", "--backend-option", "moons=2")
+
+    @pytest.mark.parametrize(
+        "option",
+        [("--concurrency", "2"), ("--backend", "process"), ("--backend-option", "moons=2")],
+    )
+    def test_option_of_backends_for_a_target_that_is_one(self, refused, option):
+        said = refused("sleeps:BACKEND", *option)
+        assert "sleeps:BACKEND is a backend already" in said
 
     def test_other_machines_without_a_key(self, refused):
         assert "--insecure" in refused("sleeps.py", "--host", "0.0.0.0")
