@@ -13,7 +13,7 @@ from types import FrameType
 import click
 
 _EVERY_SEC = 0.3
-_PASSED_ON = {
+_PASSED_ON: dict[int, int] = {
     signal.SIGINT: signal.SIGINT,
     signal.SIGTERM: signal.SIGTERM,
     signal.SIGHUP: signal.SIGTERM,
