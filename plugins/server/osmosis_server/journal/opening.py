@@ -26,6 +26,7 @@ CREATE TABLE rollouts (
   lease BLOB,
   llm_key BLOB,
   reply_key BLOB,
+  has_begun INTEGER NOT NULL,
   is_told INTEGER NOT NULL DEFAULT 0,
   ended_at REAL,
   status TEXT,
