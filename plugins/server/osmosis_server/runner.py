@@ -149,7 +149,7 @@ class Runner:
             pass
         except asyncio.CancelledError:
             self.end([rollout], failed(RolloutCancelled(), {}))
-        except Exception as error:  # boundary: backends are anybody's
+        except BaseException as error:  # boundary: KeyboardInterrupt of user code, too
             self.end([rollout], internal_error(describe(error) or "Internal server error"))
         finally:
             del self.running[rollout.seq]
