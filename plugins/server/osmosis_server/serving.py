@@ -83,7 +83,18 @@ def serve(app: FastAPI, listener: socket.socket, on_ready: Callable[[], None]) -
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(app, listener, on_ready))
+        serving = runner.get_loop().create_task(_serve(app, listener, on_ready))
+        while True:
+            try:
+                return runner.run(_result(serving))
+            except SystemExit:  # of a task that user code started; asyncio stops its loop for that
+                if serving.done():
+                    raise
+                _log.error("a task of a rollout called sys.exit; the server goes on")
+
+
+async def _result(serving: asyncio.Task[int]) -> int:
+    return await serving
 
 
 async def _serve(app: FastAPI, listener: socket.socket, on_ready: Callable[[], None]) -> int:

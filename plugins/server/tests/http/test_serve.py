@@ -204,6 +204,34 @@ async def test_protocol_of_a_plugin_is_served_under_its_own_rules(start, tmp_pat
     assert (answer.status, answer.body) == (200, "admitted 1")
 
 
+QUITS = """
+import asyncio
+from osmosis_core import AgentWorkflow
+
+class Quits(AgentWorkflow):
+    async def run(self, ctx):
+        if ctx.prompt[-1]["content"] == "quit":
+            await asyncio.gather(asyncio.sleep(0), self.tool())
+        await asyncio.sleep(0.5)
+        return [{"role": "assistant", "content": "stayed"}]
+
+    async def tool(self):
+        raise SystemExit(3)
+"""
+
+
+async def test_tool_that_quits_the_program_ends_only_its_rollout(start, tmp_path):
+    (tmp_path / "quits.py").write_text(QUITS)
+    async with start("quits.py") as process:
+        controller = process.controller
+        stays, quits = await controller.lease("stay", "a"), await controller.lease("quit", "b")
+        failed, ended = await controller.result(quits, "b"), await controller.result(stays, "a")
+        code, rest = await process.end(signal.SIGINT)
+    assert failed["err_message"] == "called sys.exit(3)"
+    assert ended["sample"]["messages"][-1]["content"] == "stayed"
+    assert code == 130 and "a task of a rollout called sys.exit" in rest
+
+
 class TestRefusals:
     def test_target_that_is_not_there(self, refused):
         assert "no file 'sleep.py'; did you mean 'sleeps.py'?" in refused("sleep.py")
