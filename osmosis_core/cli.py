@@ -6,8 +6,9 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -143,6 +144,70 @@ def one_target(argument: str | None, option: str | None) -> str:
     if (argument is None) == (option is None):
         raise click.UsageError("give TARGET once: module, module:attr or a path to a file")
     return argument if argument is not None else str(option)
+
+
+class BackendCommand(click.Command):
+    """Reads `--NAME-OPTION VALUE`, where NAME is that of `--backend`, as a `--backend-option`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, with such options spelled out."""
+        known = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        return super().parse_args(ctx, list(_spelled_out(args, known)))
+
+
+def _spelled_out(args: list[str], known: set[str]) -> Iterator[str]:
+    prefix = f"--{_backend(args)}-"
+    rest = iter(args)
+    for arg in rest:
+        option, separator, value = arg.partition("=")
+        if option in known or not option.startswith(prefix) or option == prefix:
+            yield arg
+            continue
+        name = option.removeprefix(prefix)
+        value = value if separator else next(rest, None)
+        yield from ("--backend-option", name if value is None else f"{name}={value}")
+
+
+def _backend(args: list[str]) -> str:
+    """The value of the last `--backend`, or a name that no option begins with."""
+    found = "="
+    for arg, following in pairwise([*args, ""]):
+        if arg == "--backend" or arg.startswith("--backend="):
+            found = arg.partition("=")[2] or following
+    return found
+
+
+def _check_backend_options(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, Any]:
+    """The callback of `--backend-option NAME=VALUE`: arguments by name, JSON or text."""
+    options: dict[str, Any] = {}
+    for value in values:
+        name, separator, text = value.partition("=")
+        name = name.replace("-", "_")
+        if not (separator and name.isidentifier()):
+            raise click.BadParameter(f"{value!r}: write NAME=VALUE", ctx, param)
+        options[name] = _json_or_text(text)
+    return options
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+backend_option = click.option(
+    "--backend-option",
+    "backend_options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_check_backend_options,
+    help="An argument of the backend, in JSON or as text; with --backend NAME, --NAME-some-thing "
+    "VALUE is short for --backend-option some_thing=VALUE.",
+)
+"""The option of a command with `--backend NAME`: what that backend takes beyond its name."""
 
 
 @contextlib.contextmanager

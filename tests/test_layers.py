@@ -196,7 +196,7 @@ def code_lines(path):
 
 def test_kernel_stays_within_its_budget():
     sizes = {n: code_lines(p) for n, p in modules(KERNEL) if not n.startswith("testing")}
-    assert sum(sizes.values()) <= 3380
+    assert sum(sizes.values()) <= 3430
 
 
 def test_no_kernel_file_passes_300_lines():

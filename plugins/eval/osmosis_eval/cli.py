@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from osmosis_core.cli import one_target
-from osmosis_eval.backend_options import BackendCommand, check_backend_options
+from osmosis_core.cli import BackendCommand, backend_option, one_target
 from osmosis_eval.servers import chosen_servers, server_options
 
 
@@ -85,15 +84,7 @@ def group() -> None:
 )
 @click.option("--backend", metavar="NAME", default="local", help="Where rollouts run (local).")
 @server_options
-@click.option(
-    "--backend-option",
-    "backend_options",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=check_backend_options,
-    help="An argument of the backend, in JSON or as text; with --backend NAME, --NAME-some-thing "
-    "VALUE is short for --backend-option some_thing=VALUE.",
-)
+@backend_option
 @click.option("--by", "by_key", metavar="KEY", help="Also count rewards by this metadata key.")
 @click.option(
     "-o",

@@ -6,7 +6,7 @@ from typing import Any
 import click
 import pytest
 
-from osmosis_eval.backend_options import BackendCommand, check_backend_options
+from osmosis_core.cli import BackendCommand, backend_option
 
 PLUGIN = """
     from osmosis_core import LocalBackend, hookimpl
@@ -28,10 +28,10 @@ def parsed(*arguments: str) -> Any:
     @click.command(cls=BackendCommand)
     @click.argument("target")
     @click.option("--backend", default="local")
-    @click.option("--backend-option", multiple=True, callback=check_backend_options)
+    @backend_option
     @click.option("--ray-tracing", is_flag=True)
-    def command(target: str, backend_option: Any, **_: Any) -> None:
-        found.extend((target, backend_option))
+    def command(target: str, backend_options: Any, **_: Any) -> None:
+        found.extend((target, backend_options))
 
     command.main(list(arguments), standalone_mode=False)
     return found

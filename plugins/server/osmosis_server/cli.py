@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from osmosis_core import ConfigError, ExecutionBackend, OsmosisError
-from osmosis_core.cli import one_target
+from osmosis_core.cli import BackendCommand, backend_option, one_target
 from osmosis_core.errors import describe
 from osmosis_server.settings import ServerSettings
 
@@ -54,7 +54,7 @@ def _option_type(field: FieldInfo) -> click.ParamType[Any]:
     return click.FLOAT if isinstance(field.default, float) else click.STRING
 
 
-@click.command()
+@click.command(cls=BackendCommand)
 @click.argument("target", required=False)
 @click.option("-m", "--module", "option", help="TARGET, in the documented form.")
 @click.option(
@@ -72,6 +72,7 @@ def _option_type(field: FieldInfo) -> click.ParamType[Any]:
     help="Port (9000); 0 is any.",
 )
 @click.option("--backend", metavar="NAME", default="local", help="Where rollouts run (local).")
+@backend_option
 @click.option("--concurrency", type=_COUNT, help="Rollouts at a time, before the config's number.")
 @click.option(
     "--artifacts",
@@ -109,6 +110,7 @@ def serve(
     host: str,
     port: int,
     backend: str,
+    backend_options: dict[str, Any],
     concurrency: int | None,
     artifacts: Path | None,
     api_key: str | None,
@@ -150,7 +152,9 @@ def serve(
     configure_logs(log_format, secrets=[key])
     with listen(host, port, has_key=key is not None, is_insecure=insecure or is_local) as listener:
         program = partial(served_program, chosen, mcp, log, is_checked=not no_validate)
-        runs = _backend(chosen, program, backend, concurrency, artifacts)
+        if concurrency:
+            backend_options["max_concurrent"] = concurrency
+        runs = _backend(chosen, program, backend, backend_options, artifacts)
         from osmosis_server.app import create_rollout_server
 
         app = create_rollout_server(backend=runs, api_key=key, settings=limits)
@@ -166,9 +170,17 @@ def _api_key(given: str | None, file: Path | None, *, is_generated: bool) -> str
     if is_generated:
         return fresh_key()
     if file is not None:
-        given = file.read_text(encoding="utf-8").strip()
+        given = _text_of(file)
     key = os.environ.get(_KEY_ENV) if given is None else given
     return None if key is None else check_key(key)
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigError(f"--api-key-file {str(file)!r} cannot be read: {why}") from error
 
 
 def _settings(given: dict[str, Any]) -> ServerSettings:
@@ -183,7 +195,7 @@ def _backend(
     target: str,
     load: Callable[[], Program],
     name: str,
-    concurrency: int | None,
+    options: dict[str, Any],
     artifacts: Path | None,
 ) -> ExecutionBackend:
     """The backend that TARGET names, or one of `name` for its workflow."""
@@ -194,11 +206,13 @@ def _backend(
     module, attribute = load_target(target) if target else (None, "")
     named = getattr(module, attribute, None) if attribute else None
     if isinstance(named, ExecutionBackend):
+        if options or artifacts or name != "local":
+            raise click.UsageError(f"{target} is a backend already; give no option of backends")
         return named
     program = load()
     try:
         return factory(
-            **({"max_concurrent": concurrency} if concurrency else {}),
+            **options,
             workflow=program.workflow,
             workflow_config=program.workflow_config,
             grader=program.grader,

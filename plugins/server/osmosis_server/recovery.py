@@ -22,7 +22,7 @@ _CHUNK = 100
 
 
 class Recovery:
-    """Ends unfinished rollouts of the journal, or runs them again."""
+    """Runs rollouts of the journal that had not begun; those that had end, or run again."""
 
     def __init__(
         self,
@@ -42,23 +42,25 @@ class Recovery:
 
     async def run(self) -> int:
         """Take up every unfinished rollout and return how many there were."""
-        after = count = 0
+        after = count = begun = 0
         while found := await self._journal.unfinished(after, _CHUNK):
             for one in found:
                 self._take_up(one)
             after, count = found[-1].seq, count + len(found)
+            begun += sum(one.has_begun for one in found)
             await asyncio.sleep(0)
         if count:
             what = "are run again" if self._reruns else "ended as failures"
-            logger.warning("%d rollouts were unfinished at the restart; they %s", count, what)
+            text = "at the restart %d rollouts waited and go on, %d had begun and %s"
+            logger.warning(text, count - begun, begun, what)
         return count
 
     def _take_up(self, one: Unfinished) -> None:
         submission = one.submission
         rollout = Rollout(submission.request.id, submission.protocol, one.lease)
-        rollout.seq, rollout.is_told = one.seq, one.is_told
+        rollout.seq, rollout.has_begun, rollout.is_told = one.seq, one.has_begun, one.is_told
         self._registry.add(rollout)
-        if not self._reruns:
+        if one.has_begun and not self._reruns:
             self._reporter.end(rollout, submission, internal_error(RESTARTED))
             return
         if one.lease is not None:

@@ -22,6 +22,7 @@ class Rollout:
 
     __slots__ = (
         "disposition",
+        "has_begun",
         "id",
         "is_ended",
         "is_told",
@@ -49,6 +50,8 @@ class Rollout:
         self.submitted_at = time.monotonic()
         self.status = RolloutStatus.QUEUED
         self.disposition: CancelDisposition | None = None
+        self.has_begun = False
+        """The journal says that it may have run."""
         self.is_told = False
         self.is_ended = False
         """Its result is known; nothing that happens later counts."""

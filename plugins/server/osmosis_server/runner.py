@@ -66,7 +66,7 @@ class Runner:
     def put(self, rollout: Rollout, submission: Submission, size: int) -> None:
         """Run a rollout as soon as there is a slot."""
         self._queue[rollout.id] = rollout
-        begins_now = not self.is_paused and len(self._queue) <= self._free_slots()
+        begins_now = self.begins_now()
         if begins_now or size <= _SMALL:
             rollout.submission = submission
         timeout_sec = submission.request.agent_timeout_sec
@@ -74,6 +74,10 @@ class Runner:
             loop = asyncio.get_running_loop()
             rollout.timer = loop.call_later(max(0.0, timeout_sec), self._late, rollout, timeout_sec)
         self._pump_soon()
+
+    def begins_now(self, others: int = 0) -> bool:
+        """Whether there are slots for all that wait, and for as many others."""
+        return not self.is_paused and len(self._queue) + others <= self._free_slots()
 
     def resume(self) -> None:
         """Let rollouts begin again."""
@@ -134,6 +138,8 @@ class Runner:
 
     async def _run(self, rollout: Rollout) -> None:
         try:
+            if not rollout.has_begun:
+                await self._journal.begin(rollout.seq)
             if rollout.submission is None:
                 read = await self._journal.submissions([rollout.seq])
                 rollout.submission = read.get(rollout.seq)
@@ -143,7 +149,7 @@ class Runner:
             pass
         except asyncio.CancelledError:
             self.end([rollout], failed(RolloutCancelled(), {}))
-        except Exception as error:  # boundary: backends are anybody's
+        except BaseException as error:  # boundary: KeyboardInterrupt of user code, too
             self.end([rollout], internal_error(describe(error) or "Internal server error"))
         finally:
             del self.running[rollout.seq]

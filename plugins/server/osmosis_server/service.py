@@ -131,7 +131,8 @@ class RolloutService:
             future: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
             self._admitting += 1
             done = partial(self._admitted, rollout, submission, future)
-            written = self._journal.admit(submission, done)
+            rollout.has_begun = self._runner.begins_now(self._admitting)
+            written = self._journal.admit(submission, done, begins=rollout.has_begun)
             rollout.seq, rollout.size = written.seq, written.size
             refusal = await future
         if refusal is not None:

@@ -48,8 +48,9 @@ def listen(host: str, port: int, *, has_key: bool, is_insecure: bool) -> socket.
         )
     try:
         return _listening(host, port)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "that is no name of a host"
+        raise ConfigError(f"cannot listen on {host}:{port}: {why}") from error
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -82,7 +83,18 @@ def serve(app: FastAPI, listener: socket.socket, on_ready: Callable[[], None]) -
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(app, listener, on_ready))
+        serving = runner.get_loop().create_task(_serve(app, listener, on_ready))
+        while True:
+            try:
+                return runner.run(_result(serving))
+            except SystemExit:  # of a task that user code started; asyncio stops its loop for that
+                if serving.done():
+                    raise
+                _log.error("a task of a rollout called sys.exit; the server goes on")
+
+
+async def _result(serving: asyncio.Task[int]) -> int:
+    return await serving
 
 
 async def _serve(app: FastAPI, listener: socket.socket, on_ready: Callable[[], None]) -> int:

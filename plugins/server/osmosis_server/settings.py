@@ -27,7 +27,7 @@ class ServerSettings(BaseModel):
     survive_power_loss: bool = False
     """Wait for the disk at each commit; a killed process loses nothing either way."""
     on_restart: Literal["fail", "rerun"] = "fail"
-    """What becomes of rollouts that were running when the server was killed."""
+    """What becomes of rollouts that had begun when the server was killed; others just run."""
     max_pending: Annotated[int, Field(ge=1)] = 10_000
     """Rollouts admitted and not ended; one more is answered 429."""
     max_body_bytes: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024

@@ -64,6 +64,7 @@ class Listen:
     def check(self, servers: list[str]) -> None:
         """Raise ConfigError when servers would look for the listener where it is not."""
         if self.public_url is not None:
+            check_url(self.public_url, "public_url")
             return
         if self.host in ("0.0.0.0", "::", ""):
             raise ConfigError(
@@ -76,6 +77,19 @@ class Listen:
                 f"{away[0]} is on another machine and cannot reach a listener on {self.host}; "
                 "listen on an address that it reaches, or give public_url"
             )
+
+
+def check_url(url: str, name: str) -> None:
+    """Raise ConfigError when a URL has no host, a port that is none, or credentials in it."""
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # of a host or port
+        is_url = False
+    if not is_url or "@" in url.partition("//")[2].partition("/")[0]:
+        raise ConfigError(
+            f"{name} needs the form http://host:port (https as well), with a key apart from it"
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -77,13 +77,15 @@ class Polling(Mode):
         """Take the server's lease, whoever chose its token."""
         given = answer.object
         token = given.get("polling_lease_token")
-        if given.get("rollout_id") != rollout.request.id or not isinstance(token, str):
+        wait_sec = given.get("result_wait_timeout_sec", _WAIT_SEC)
+        lease_sec = given.get("polling_lease_timeout_sec", _LEASE_SEC)
+        are_numbers = isinstance(wait_sec, int | float) and isinstance(lease_sec, int | float)
+        is_ours = given.get("rollout_id") == rollout.request.id
+        if not (is_ours and isinstance(token, str) and are_numbers):
             raise BackendError(
                 f"{_url(rollout)} accepted the rollout with another id or without a lease, so it "
                 "does not speak the polling protocol"
             )
-        wait_sec = given.get("result_wait_timeout_sec", _WAIT_SEC)
-        lease_sec = given.get("polling_lease_timeout_sec", _LEASE_SEC)
         self._leases[rollout] = _Lease(token, float(wait_sec), float(lease_sec), answer.sent_at)
 
     async def recover(self, rollout: Rollout, server: Server, reason: str) -> None:

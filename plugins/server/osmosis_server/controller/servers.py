@@ -9,12 +9,12 @@ import time
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 
-from osmosis_core import BackendError, ConfigError, RolloutErrorCategory
+from osmosis_core import BackendError, RolloutErrorCategory
 from osmosis_core.errors import describe, one_line
+from osmosis_server.controller.limits import check_url
 
 type Json = dict[str, Any]
 
@@ -79,12 +79,7 @@ class Server:
     """
 
     def __init__(self, url: str, api_key: str | None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            raise ConfigError(
-                "a rollout server's URL needs the form http://host:port (https as well), with the "
-                "key apart, as api_key"
-            )
+        check_url(url, "the URL of a rollout server")
         self.url = url.rstrip("/")
         self.load = 0
         """Rollouts that were given to it and have not ended."""

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from osmosis_core import ConfigError
 from osmosis_server.journal import opening, statements
 from osmosis_server.journal.keys import Keys, load_key
 from osmosis_server.journal.rows import (
@@ -82,14 +83,17 @@ class Journal:
         """
         file = None if path == ":memory:" else Path(path).resolve()
         lock = None
-        if file is not None:
-            opening.make_private(file)
-            lock = opening.Lock(file)
         try:
+            if file is not None:
+                opening.make_private(file)
+                lock = opening.Lock(file)
             return cls._opened(file, key, lock, survive_power_loss)
-        except BaseException:
+        except BaseException as error:
             if lock is not None:
                 lock.release()
+            if isinstance(error, OSError):
+                where = error.filename or file
+                raise ConfigError(f"journal: {str(where)!r}: {error.strerror}") from error
             raise
 
     @classmethod
@@ -111,8 +115,8 @@ class Journal:
         reader = Worker(opening.connect(file), "osmosis-journal-reader")
         return cls(writer, reader, keys, lock, last)
 
-    def admit(self, submission: Submission, done: Done) -> Admission:
-        """Write a new rollout.
+    def admit(self, submission: Submission, done: Done, *, begins: bool = False) -> Admission:
+        """Write a new rollout; `begins` when it begins at once, so that `begin` need not say so.
 
         `done` gets Duplicate when the id is known, JournalFull when the disk is full.
         """
@@ -126,10 +130,15 @@ class Journal:
             request,
             self._keys.seal(submission.llm_api_key),
             self._keys.seal(submission.reply_key),
+            begins,
         )
         operation = Operation(Order.ADMIT, statements.admit, row, partial(_admitted, done))
         self._writer.submit(operation)
         return Admission(seq, len(request))
+
+    async def begin(self, seq: int) -> None:
+        """Write that a rollout which waited begins; after a restart it is not taken for new."""
+        await self._ask(self._writer, Order.BEGIN, statements.begin, seq)
 
     def number(self, deliveries: Iterable[Delivery]) -> list[Numbered]:
         """Give deliveries their steps: those of one rollout are delivered in this order."""
@@ -190,9 +199,14 @@ class Journal:
         def read(connection: sqlite3.Connection) -> list[Unfinished]:
             return [
                 Unfinished(
-                    row[0], bool(is_told), lease, size, read_submission(tuple(row), self._keys)
+                    row[0],
+                    bool(has_begun),
+                    bool(is_told),
+                    lease,
+                    size,
+                    read_submission(tuple(row), self._keys),
                 )
-                for is_told, lease, size, *row in statements.unfinished(
+                for has_begun, is_told, lease, size, *row in statements.unfinished(
                     connection, after, last, limit
                 )
             ]

@@ -26,6 +26,7 @@ CREATE TABLE rollouts (
   lease BLOB,
   llm_key BLOB,
   reply_key BLOB,
+  has_begun INTEGER NOT NULL,
   is_told INTEGER NOT NULL DEFAULT 0,
   ended_at REAL,
   status TEXT,
@@ -82,16 +83,9 @@ def connect(path: Path | None) -> sqlite3.Connection:
 
 
 def make_private(path: Path) -> None:
-    """Create the journal's folder and file where they are missing, for this user only.
-
-    Raises:
-        ConfigError: they cannot be made there.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    except OSError as error:
-        raise ConfigError(f"journal {str(path)!r}: {error.strerror}") from error
+    """Create the journal's folder and file where they are missing, for this user only."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def prepare(

@@ -52,6 +52,8 @@ class Unfinished:
     """A rollout that had not ended when the journal was opened."""
 
     seq: int
+    has_begun: bool
+    """Whether it may have run already."""
     is_told: bool
     """Whether what the controller is told when the workflow ended has been written."""
     lease: bytes | None

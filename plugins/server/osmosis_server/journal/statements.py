@@ -16,8 +16,9 @@ _PURGE_ROWS = 500
 _OVERSIZE_ROWS = 32
 
 _ADMIT = """
-INSERT INTO rollouts (seq, id, protocol, fingerprint, lease, request, llm_key, reply_key)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
+INSERT INTO rollouts
+  (seq, id, protocol, fingerprint, lease, request, llm_key, reply_key, has_begun)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
 """
 _FINISH = """
 UPDATE rollouts SET status = ?, reward = ?, err_message = ?, err_category = ?, body = ?,
@@ -38,7 +39,7 @@ SELECT id, status, reward, err_message, err_category, body, lease FROM rollouts
 WHERE id = ? AND ended_at IS NOT NULL
 """
 _UNFINISHED = f"""
-SELECT is_told, lease, length(request), {SUBMISSION} FROM rollouts
+SELECT has_begun, is_told, lease, length(request), {SUBMISSION} FROM rollouts
 WHERE ended_at IS NULL AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
 """
 _OUTSTANDING = """
@@ -64,6 +65,12 @@ def _find_duplicate(connection: sqlite3.Connection, operation: Operation) -> Non
     if known != seq:
         is_same = first == [fingerprint, lease]
         operation.error = Duplicate("rollout_id is already registered", is_same=is_same)
+
+
+def begin(connection: sqlite3.Connection, operations: Sequence[Operation]) -> None:
+    """Note that rollouts which waited begin."""
+    begun = [(operation.argument,) for operation in operations]
+    connection.executemany("UPDATE rollouts SET has_begun = 1 WHERE seq = ?", begun)
 
 
 def tell(connection: sqlite3.Connection, operations: Sequence[Operation]) -> None:
@@ -143,7 +150,7 @@ def submissions(connection: sqlite3.Connection, seqs: Iterable[int]) -> list[tup
 def unfinished(
     connection: sqlite3.Connection, after: int, last: int, limit: int
 ) -> list[tuple[Any, ...]]:
-    """Of each: is it told, its lease, its request's size, its row of SUBMISSION."""
+    """Of each: has it begun, is it told, its lease, its request's size, its row of SUBMISSION."""
     return connection.execute(_UNFINISHED, (after, last, limit)).fetchall()
 
 

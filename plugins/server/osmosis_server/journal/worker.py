@@ -21,11 +21,12 @@ class Order(IntEnum):
     """In which order the operations of a batch are applied."""
 
     ADMIT = 0
-    TELL = 1
-    FINISH = 2
-    SETTLE = 3
-    PURGE = 4
-    READ = 5
+    BEGIN = 1
+    TELL = 2
+    FINISH = 3
+    SETTLE = 4
+    PURGE = 5
+    READ = 6
     """Outside the transaction."""
 
 

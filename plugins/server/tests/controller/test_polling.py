@@ -59,6 +59,18 @@ async def test_submission_has_the_documented_fields_and_a_lease_of_our_choice(
     assert len(server.headers[0]["x-osmosis-rollout-lease"]) >= 32
 
 
+@pytest.mark.parametrize("wait", [None, "soon", [30]])
+async def test_lease_without_a_time_is_a_failed_rollout(wait, server, controller, asked):
+    async def submit(request):
+        return server.lease(polling_lease_timeout_sec=wait)
+
+    server.on["rollout"] = submit
+    async with controller(server) as client:
+        result = await client.rollout(asked())
+    assert (result.status, result.err_category) == ("failure", "internal_error")
+    assert "does not speak the polling protocol" in result.err_message
+
+
 async def test_reward_of_a_failure_is_none(serving, controller, asked):
     said = {"status": "failure", "err_message": "boom", "err_category": "agent_error"}
     async with controller(serving(**said)) as client:

@@ -163,10 +163,22 @@ async def test_pause_reaches_all_servers_and_names_those_that_cannot(serving, ti
     assert next(paused) == 1
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:9000", "ftp://host", "http://user:key@host", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:9000",
+        "ftp://host",
+        "http://user:key@host",
+        "http://",
+        "http://[::1",
+        "http://localhost:99999",
+    ],
+)
 def test_url_that_is_none_is_refused_without_repeating_it(url):
     with pytest.raises(ConfigError, match="needs the form http://host:port") as refused:
         ControllerClient(url)
+    with pytest.raises(ConfigError, match="public_url needs the form http://host:port"):
+        ControllerClient("http://10.1.2.3:9000", listen=Listen(public_url=url))
     assert "key@" not in str(refused.value)
 
 

@@ -161,6 +161,28 @@ async def test_restart_fails_or_reruns_what_was_running(
     assert told == [("completion", status), ("grader", status)]
 
 
+async def test_restart_runs_what_had_not_begun(server, controller, until):
+    rows = [row(controller, f"r{n}", work_sec=60 if n < 8 else 0) for n in range(12)]
+    await killed(await server(*rows))
+    await server()
+    await until(lambda: len({body["id"] for body in controller.got}) == 12)
+    await until(lambda: kinds(controller).count(("grader", "success")) >= 4)
+    ended = {body["id"]: body["status"] for body in controller.got if body["kind"] == "grader"}
+    assert {name for name, status in ended.items() if status == "success"} == {
+        f"r{n}" for n in range(8, 12)
+    }
+
+
+async def test_what_began_late_is_not_taken_for_new_after_a_restart(server, controller, until):
+    rows = [row(controller, f"r{n}", work_sec=0.2 + n / 20 if n < 8 else 60) for n in range(10)]
+    first = await server(*rows)
+    await until(lambda: kinds(controller).count(("grader", "success")) >= 8)
+    await killed(first)
+    await server()
+    await until(lambda: kinds(controller).count(("grader", "failure")) >= 2)
+    assert {body["id"] for body in controller.got if body["status"] == "failure"} == {"r8", "r9"}
+
+
 async def test_protocol_that_is_served_no_more_ends_its_rollouts_untold(
     server, serve, local, controller, until, caplog
 ):

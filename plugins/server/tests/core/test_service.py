@@ -216,6 +216,22 @@ async def test_backend_that_cannot_cancel_has_its_execution_cancelled(serve, pol
         assert (await ended(service)).status == "cancelled"
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit])
+async def test_workflow_that_raises_what_ends_programs_ends_only_itself(
+    serve, local, polled, ended, kind
+):
+    class Ends(AgentWorkflow):
+        async def run(self, ctx):
+            raise kind
+
+    async with serve(local(Ends)) as service:
+        await service.admit(polled())
+        view = await ended(service)
+        assert service.stats().running == 0
+    assert (view.status, view.err_category) == ("failure", "internal_error")
+    assert view.err_message == kind.__name__
+
+
 async def test_what_a_backend_raises_is_an_internal_error_without_secrets(serve, polled, ended):
     error = RuntimeError("cannot reach the farm with sk-policy-secret")
     async with serve(Foreign(error)) as service:

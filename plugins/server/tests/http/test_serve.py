@@ -82,6 +82,7 @@ def start(place, connect):
             cwd=place["cwd"],
             env={**place["env"], **env},
             stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
         )
         try:
             said = (await process.stderr.readline()).decode()
@@ -119,6 +120,12 @@ class TestStart:
         async with start("sleeps.py", *given) as process:
             health = (await process.controller.ask("GET", "/health")).body
             await process.controller.result(await process.controller.lease("0"))
+        assert health["concurrency"]["max_concurrent"] == 2
+
+    async def test_arguments_of_the_backend_come_from_options(self, start):
+        given = "--backend", "local", "--local-max-concurrent", "2"
+        async with start("sleeps.py", *given) as process:
+            health = (await process.controller.ask("GET", "/health")).body
         assert health["concurrency"]["max_concurrent"] == 2
 
     async def test_settings_come_from_options_and_variables(self, start):
@@ -197,6 +204,34 @@ async def test_protocol_of_a_plugin_is_served_under_its_own_rules(start, tmp_pat
     assert (answer.status, answer.body) == (200, "admitted 1")
 
 
+QUITS = """
+import asyncio
+from osmosis_core import AgentWorkflow
+
+class Quits(AgentWorkflow):
+    async def run(self, ctx):
+        if ctx.prompt[-1]["content"] == "quit":
+            await asyncio.gather(asyncio.sleep(0), self.tool())
+        await asyncio.sleep(0.5)
+        return [{"role": "assistant", "content": "stayed"}]
+
+    async def tool(self):
+        raise SystemExit(3)
+"""
+
+
+async def test_tool_that_quits_the_program_ends_only_its_rollout(start, tmp_path):
+    (tmp_path / "quits.py").write_text(QUITS)
+    async with start("quits.py") as process:
+        controller = process.controller
+        stays, quits = await controller.lease("stay", "a"), await controller.lease("quit", "b")
+        failed, ended = await controller.result(quits, "b"), await controller.result(stays, "a")
+        code, rest = await process.end(signal.SIGINT)
+    assert failed["err_message"] == "called sys.exit(3)"
+    assert ended["sample"]["messages"][-1]["content"] == "stayed"
+    assert code == 130 and "a task of a rollout called sys.exit" in rest
+
+
 class TestRefusals:
     def test_target_that_is_not_there(self, refused):
         assert "no file 'sleep.py'; did you mean 'sleeps.py'?" in refused("sleep.py")
@@ -206,6 +241,17 @@ class TestRefusals:
 
     def test_backend_that_nobody_offers(self, refused):
         assert "no backend 'moon'" in refused("sleeps.py", "--backend", "moon")
+
+    def test_argument_that_the_backend_does_not_take(self, refused):
+        assert "'moons'" in refused("sleeps.py", "--backend-option", "moons=2")
+
+    @pytest.mark.parametrize(
+        "option",
+        [("--concurrency", "2"), ("--backend", "process"), ("--backend-option", "moons=2")],
+    )
+    def test_option_of_backends_for_a_target_that_is_one(self, refused, option):
+        said = refused("sleeps:BACKEND", *option)
+        assert "sleeps:BACKEND is a backend already" in said
 
     def test_other_machines_without_a_key(self, refused):
         assert "--insecure" in refused("sleeps.py", "--host", "0.0.0.0")
@@ -227,10 +273,25 @@ class TestRefusals:
             ("--drain-grace-sec", "nan", "drain_grace_sec"),
             ("--allow-host", "http://x", "allowed host 'http://x' is no pattern"),
             ("--journal", "/proc/no/journal.db", "journal"),
+            (
+                "--api-key-file",
+                "no-such-key",
+                "--api-key-file 'no-such-key' cannot be read: No such",
+            ),
+            ("--api-key-file", "no-text", "--api-key-file 'no-text' cannot be read: it is no text"),
+            ("--host", "a" * 80 + ".example", "that is no name of a host"),
         ],
     )
-    def test_setting_out_of_range(self, refused, option, value, said):
-        assert said in refused("sleeps.py", option, value)
+    def test_setting_out_of_range(self, refused, tmp_path, option, value, said):
+        (tmp_path / "no-text").write_bytes(b"\xff")
+        key = () if option == "--api-key-file" else ("--api-key", "k")
+        assert said in refused("sleeps.py", option, value, *key)
+
+    @pytest.mark.parametrize("beside", ["lock", "key"])
+    def test_file_beside_the_journal_that_cannot_be_had(self, refused, tmp_path, beside):
+        (tmp_path / f"j.db.{beside}").mkdir()
+        said = refused("sleeps.py", "--journal", "j.db")
+        assert f"j.db.{beside}': Is a directory" in said
 
     async def test_port_that_is_taken(self, start, refused):
         async with start("sleeps.py") as process:
@@ -286,6 +347,14 @@ class TestEnd:
             process.process.send_signal(number)
             assert b"a second signal exits at once" in await process.process.stderr.readline()
             assert (await process.end(number))[0] == code
+
+    async def test_ctrl_c_in_a_terminal_leaves_a_reloading_server_its_grace(self, start):
+        async with start("sleeps.py", "--reload") as process:
+            token = await process.controller.lease("1.5")
+            await process.controller.until("running")
+            os.killpg(process.process.pid, signal.SIGINT)
+            assert (await process.controller.result(token))["status"] == "success"
+            assert (await process.end(None))[0] == 130
 
     async def test_result_outlives_a_killed_server(self, start):
         async with start("sleeps.py") as process:
