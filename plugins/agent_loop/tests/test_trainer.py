@@ -130,7 +130,10 @@ class TestInit:
             ("tools", "returned str; return a list"),
             ([3], "see `osmosis validate`"),
             ([{"type": "function", "function": {"name": "x", "x": object()}}], "not JSON serializ"),
-            (RuntimeError("tool server is away"), "raised RuntimeError: tool server is away"),
+            (RuntimeError("tool server\nis away"), "raised RuntimeError: tool server"),
+            (SystemExit(3), "raised SystemExit: called sys.exit(3)"),
+            (StopIteration(), "raised StopIteration"),
+            (asyncio.CancelledError(), "raised CancelledError"),
         ],
     )
     def test_get_tools_that_raises_or_returns_rubbish_is_500_and_nothing_runs(
@@ -138,7 +141,7 @@ class TestInit:
     ):
         class Wrong(world.Once):
             def get_tools(self, request):
-                if isinstance(tools, Exception):
+                if isinstance(tools, BaseException):
                     raise tools
                 return tools
 
