@@ -266,6 +266,13 @@ class TestCompletion:
         }
         assert headers["authorization"] == "Bearer sk-trainer"
 
+    def test_without_a_key_the_trainer_is_not_given_the_environments(self, cluster, monkeypatch):
+        monkeypatch.setenv("OSMOSIS_API_KEY", "sk-environment")
+        served = cluster("42")
+        served.run()
+        for _, headers in (*served.trainer.asked, *served.trainer.completed):
+            assert "authorization" not in headers and "sk-environment" not in str(headers)
+
     def test_loop_sees_the_whole_request(self, cluster):
         seen = []
 
