@@ -112,6 +112,36 @@ class TestTest:
         event = json.loads(next((tmp_path / "logs").glob("*/test-0.jsonl")).read_text())
         assert (event["ground_truth"], event["execution_mode"]) == ("42", "test")
 
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("sys.exit(3)", "SystemExit: called sys.exit(3)"),
+            ("raise asyncio.CancelledError", "CancelledError: raised CancelledError"),
+        ],
+    )
+    def test_loop_that_exits_or_cancels_itself_is_a_failed_row(self, osmosis, tmp_path, line, said):
+        (tmp_path / "loop.py").write_text(
+            "import asyncio, sys\n"
+            "from osmosis_agent_loop import RolloutAgentLoop\n"
+            "class Odd(RolloutAgentLoop):\n"
+            "    name = 'odd'\n"
+            "    def get_tools(self, request): return []\n"
+            f"    async def run(self, ctx): {line}\n"
+        )
+        done = osmosis("test", "loop", "-d", ROWS, "--policy", "demo", "--limit", 2)
+        assert (done.returncode, done.stderr.count(said)) == (1, 2)
+        assert "0 passed, 2 failed, of 2 rows" in done.stdout
+
+    @pytest.mark.parametrize("command", ["test", "eval run"])
+    def test_settings_say_how_often_the_policy_is_tried(self, osmosis, command):
+        with ScriptedPolicy(Status(500, "away")) as policy:
+            more = ["--no-preflight"] if command == "eval run" else []
+            arguments = "-d" if command == "test" else "--dataset", ROWS, "--limit", 1, *more
+            url = "--base-url", policy.base_url
+            tries = {"OSMOSIS_ROLLOUT_CLIENT_MAX_RETRIES": "0"}
+            osmosis(*command.split(), TARGET, *arguments, *url, **tries)
+        assert len(policy.requests) == 1
+
     @pytest.mark.parametrize("status", [401, 403, 404])
     def test_policy_that_nobody_can_use_ends_the_run(self, osmosis, status, tmp_path):
         with ScriptedPolicy(Status(status)) as policy:
