@@ -327,9 +327,10 @@ class TestCompletion:
 
         assert text in cluster(body=wrong).run()["error_message"]
 
-    def test_final_messages_that_are_no_json_are_an_error(self, cluster):
+    @pytest.mark.parametrize("content", [object(), float("nan")])
+    def test_final_messages_that_are_no_json_are_an_error(self, cluster, content):
         async def wrong(ctx):
-            return ctx.complete([{"role": "tool", "content": object()}])
+            return ctx.complete([{"role": "tool", "content": content}])
 
         assert "unusable final messages" in cluster(body=wrong).run()["error_message"]
 
