@@ -111,6 +111,7 @@ class TestInit:
             ({"server_url": "ftp://x"}, "server_url"),
             ({"server_url": "http://169.254.169.254"}, "server_url"),
             ({"messages": "hello"}, "messages"),
+            ({"api_key": "a\nb"}, "api_key"),
             ({"completion_params": None}, "completion_params"),
             ({"metadata": {"x": "y" * 2**20}}, "metadata"),
         ],
