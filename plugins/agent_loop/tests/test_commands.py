@@ -345,6 +345,8 @@ def test_eval_run_takes_agent_loops(osmosis, tmp_path):
     summary = json.loads(done.stdout)
     assert summary["name"].startswith("calculator")
     assert summary["samples"]["calculator"]["mean"] == 1.0
+    plain = osmosis("eval", "run", TARGET, "--dataset", "rows.jsonl", "--policy", "demo")
+    assert "no grader in the entrypoint: samples were collected, rewards are" in plain.stdout
 
 
 class TestDatasets:
