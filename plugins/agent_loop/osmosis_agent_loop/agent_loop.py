@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from osmosis_agent_loop.errors import AgentLoopError
 from osmosis_agent_loop.schemas import InitResponse, OpenAIFunctionToolSchema, RolloutRequest
-from osmosis_core.errors import describe
+from osmosis_core.errors import boundary, describe, one_line
 
 if TYPE_CHECKING:
     from osmosis_agent_loop.context import RolloutContext, RolloutResult
@@ -73,12 +73,9 @@ async def offered_tools(agent_loop: RolloutAgentLoop, request: RolloutRequest) -
     """
     called = f"get_tools() of agent loop {agent_loop.name!r}"
     try:
-        found: Any = await asyncio.to_thread(agent_loop.get_tools, request)
-        if inspect.isawaitable(found):
-            found = await found
-    except Exception as error:  # boundary: user code raises anything
-        text = f"{called} raised {type(error).__name__}: {describe(error)}"
-        raise AgentLoopError(text) from error
+        found = await returned_tools(agent_loop, request)
+    except AgentLoopError as error:
+        raise AgentLoopError(f"{called} {error}") from error
     if not isinstance(found, list):
         kind = "None" if found is None else type(found).__name__
         raise AgentLoopError(f"{called} returned {kind}; return a list of tools, empty for none")
@@ -88,6 +85,26 @@ async def offered_tools(agent_loop: RolloutAgentLoop, request: RolloutRequest) -
     except ValueError as error:
         raise AgentLoopError(f"{called}: {describe(error)}; see `osmosis validate`") from error
     return tools
+
+
+async def returned_tools(agent_loop: Any, request: RolloutRequest) -> Any:
+    """What `get_tools` returns, whatever it is: called in a thread, or awaited.
+
+    Raises:
+        AgentLoopError: it raised, `sys.exit()` included.
+    """
+
+    def call() -> Any:
+        with boundary(AgentLoopError):  # in the thread: no future takes a StopIteration
+            return agent_loop.get_tools(request)
+
+    try:
+        with boundary(AgentLoopError):
+            found = await asyncio.to_thread(call)
+            return await found if inspect.isawaitable(found) else found
+    except AgentLoopError as error:
+        kind = type(error.__cause__ or error).__name__
+        raise AgentLoopError(f"raised {kind}: {one_line(str(error))}") from error
 
 
 def tool_dicts(tools: list[Any]) -> list[dict[str, Any]]:

@@ -86,7 +86,7 @@ def _loop(target: str | None, mcp: Path | None) -> RolloutAgentLoop:
 def _run(agent_loop: RolloutAgentLoop, options: dict[str, Any]) -> int:
     from osmosis_agent_loop.datasets import read_rows
     from osmosis_agent_loop.debug import timestamped
-    from osmosis_agent_loop.interactive import SteppingClient
+    from osmosis_agent_loop.interactive import Quit, SteppingClient
     from osmosis_agent_loop.trial import Report, Trial, chosen_policy, print_report, run_rows
     from osmosis_agent_loop.validator import validate_agent_loop
 
@@ -113,6 +113,8 @@ def _run(agent_loop: RolloutAgentLoop, options: dict[str, Any]) -> int:
 
     try:
         asyncio.run(run_rows(trial, rows, policy, report, tell))
+    except Quit:
+        return 0
     finally:
         if options["output"] is not None:
             report.write(options["output"])

@@ -6,7 +6,7 @@ import json
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import click
 
@@ -25,6 +25,10 @@ _AFTER = {
     "e": "edit the answer",
 }
 _ALWAYS = {"c": "continue to the end", "m": "messages", "t": "tools", "q": "quit"}
+
+
+class Quit(KeyboardInterrupt):
+    """The person wants no more; a loop that catches errors does not catch it."""
 
 
 class SteppingClient:
@@ -74,7 +78,7 @@ class SteppingClient:
                 case "c":
                     self._is_stepping = False
                 case "q":
-                    _quit()
+                    raise Quit
                 case choice:
                     return choice
         return "n"
@@ -118,8 +122,8 @@ def _ask(what: str, options: dict[str, str]) -> str:
         try:
             with _interruptible():
                 choice = input(f"{what}: {shown}> ").strip().lower() or "n"
-        except EOFError:
-            _quit()
+        except EOFError as error:
+            raise Quit from error
         if choice in options:
             return choice
         click.echo(f"{choice!r} is none of {', '.join(options)}")
@@ -133,7 +137,3 @@ def _interruptible() -> Generator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _quit() -> NoReturn:
-    raise SystemExit(0)

@@ -35,8 +35,7 @@ class OsmosisLLMClient(PolicyClient):
             "complete_rollout_retries": complete_rollout_retries,
         }
         chosen = chosen.model_copy(update={k: v for k, v in given.items() if v is not None})
-        rollout = Rollout(f"{server_url.rstrip('/')}/v1", api_key, rollout_id)
-        rollout.api_key = api_key  # not the environment's
+        rollout = Rollout(f"{server_url.rstrip('/')}/v1", api_key or "", rollout_id)
         speak_to_trainer(rollout, chosen)
         super().__init__(rollout, "main", is_trainer=True, settings=chosen)
 
@@ -67,7 +66,6 @@ class OsmosisLLMClient(PolicyClient):
         text = body.model_dump_json(exclude_none=True).encode()
         tries = self._settings.complete_rollout_retries
         report = self._rollout.for_rollout(self._rollout.rollout_id)
-        report.api_key = self._rollout.api_key
         report.retry = self._settings.model_copy(update={"max_retries": tries}).retry
         headers = {**JSON, **bound_headers(report, "main")}
         timeout = self._settings.timeout_seconds

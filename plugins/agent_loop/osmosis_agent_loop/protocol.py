@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
 from starlette.responses import Response
 
 from osmosis_agent_loop.agent_loop import offered_tools, packed_tools, tool_dicts
@@ -24,6 +25,7 @@ from osmosis_core import ConfigError, ExecutionRequest, ExecutionResult, Rollout
 from osmosis_core import RolloutStatus as Status
 from osmosis_server import Delivery, Protocol, Submission
 from osmosis_server.http import Unprocessable, answer, problem, read_object, route, validated
+from osmosis_server.protocols.submitting import Key
 from osmosis_server.protocols.wire import encode
 from osmosis_server.security import UrlPolicy
 from osmosis_server.submissions import Duplicate
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 
 INIT, HEALTH, PLATFORM_HEALTH = "/v1/rollout/init", "/health", "/platform/health"
 _TRAVELS = ("server_url", "tool_server_url", "completion_params", "max_turns", "max_tokens_total")
+
+
+class _InitBody(RolloutRequest):
+    api_key: Key | None = Field(default=None, repr=False)
 
 
 @dataclass(slots=True)
@@ -90,7 +96,7 @@ class AgentLoopProtocol(Protocol):
         if not _has_key(request):
             return _unauthorized()
         body, _ = await read_object(request, self._service.settings.max_body_bytes)
-        asked = validated(RolloutRequest, body)
+        asked = validated(_InitBody, body)
         submission = self._submission(asked)
         try:
             known = await self._first(asked, submission)
@@ -149,7 +155,7 @@ class AgentLoopProtocol(Protocol):
         try:
             tools = await self._tools(asked)
             body = {"rollout_id": asked.rollout_id, "tools": tool_dicts(tools)}
-            self._keys[asked.rollout_id] = key
+            self._keys.setdefault(asked.rollout_id, key)
             try:
                 await self._service.admit(_with_tools(submission, tools))
             except Duplicate as duplicate:

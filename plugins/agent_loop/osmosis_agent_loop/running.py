@@ -130,7 +130,7 @@ def _checked(result: object, name: str) -> RolloutResult:
     try:
         if not isinstance(final, list) or not all(isinstance(m, dict) for m in cast("Any", final)):
             raise TypeError("they are no list of dicts")
-        json.dumps(final)
+        json.dumps(final, allow_nan=False)
         checked = replace(result)
     except (TypeError, ValueError, RecursionError) as error:
         raise AgentLoopError(f"{called} returned unusable final messages: {error}") from error

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from osmosis_core import RetryPolicy
+from osmosis_core import ConfigError, RetryPolicy
+from osmosis_core.errors import describe
 
 DEFAULT_MAX_METADATA_SIZE_BYTES = 1024 * 1024
 
@@ -100,10 +101,18 @@ _max_metadata_size_bytes: int | None = None
 
 
 def get_settings() -> RolloutSettings:
-    """The process's settings: those of `configure`, else the environment's when first asked for."""
+    """The process's settings: those of `configure`, else the environment's when first asked for.
+
+    Raises:
+        ConfigError: a variable, or a line of `.env`, is out of range.
+    """
     global _settings
     if _settings is None:
-        _settings = RolloutSettings()
+        try:
+            _settings = RolloutSettings()
+        except ValueError as error:
+            name = error.title if isinstance(error, ValidationError) else "RolloutSettings"
+            raise ConfigError(f"{name} of the environment: {describe(error)}") from error
     return _settings
 
 

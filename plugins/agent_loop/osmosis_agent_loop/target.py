@@ -9,6 +9,7 @@ from typing import Any
 
 from osmosis_agent_loop.agent_loop import RolloutAgentLoop
 from osmosis_agent_loop.config import AgentLoopConfig
+from osmosis_agent_loop.settings import get_settings
 from osmosis_agent_loop.validator import ValidationError, validate_agent_loop
 from osmosis_agent_loop.workflow import AgentLoopWorkflow
 from osmosis_core import ConfigError
@@ -35,6 +36,7 @@ def adapt(obj: object) -> Program | None:
 
 def agent_loop_program(loop: Any, **config: Any) -> Program:
     """What backends run for an agent loop; further arguments are fields of `AgentLoopConfig`."""
+    get_settings()  # raises a ConfigError here; within a model it would be pydantic's
     wanted = AgentLoopConfig.model_validate({"loop": loop, **config})
 
     def check() -> tuple[list[Issue], list[Issue]]:

@@ -17,8 +17,9 @@ from osmosis_agent_loop.client import LLMClientProtocol
 from osmosis_agent_loop.context import RolloutResult
 from osmosis_agent_loop.datasets import Row
 from osmosis_agent_loop.running import roll_out
-from osmosis_core import ConfigError, PolicyCall, RolloutContext
-from osmosis_core.errors import describe, one_line
+from osmosis_agent_loop.settings import get_settings
+from osmosis_core import ConfigError, PolicyCall, RolloutContext, WorkflowError
+from osmosis_core.errors import boundary, one_line
 from osmosis_core.hookspecs import PolicyEndpoint
 from osmosis_core.plugins import get_plugins
 
@@ -134,16 +135,19 @@ async def _run_row(
         metadata=row.metadata,
     )
     key = endpoint.api_key or _NO_KEY
-    rollout = RolloutContext(endpoint.base_url, key, request.rollout_id, model=endpoint.model)
+    where = endpoint.base_url, key, request.rollout_id
+    rollout = RolloutContext(*where, model=endpoint.model, retry=get_settings().client.retry)
     began, error, result = time.monotonic(), None, None
     with rollout:
         try:
-            result = await roll_out(
-                trial.agent_loop, request, wrap=trial.wrap, debug_dir=trial.debug_dir
-            )
+            with boundary(WorkflowError):
+                result = await roll_out(
+                    trial.agent_loop, request, wrap=trial.wrap, debug_dir=trial.debug_dir
+                )
             error = result.error_message
-        except Exception as raised:  # boundary: user code raises anything
-            error = one_line(f"{type(raised).__name__}: {describe(raised)}")
+        except WorkflowError as raised:
+            kind = type(raised.__cause__ or raised).__name__
+            error = one_line(f"{kind}: {raised}")
     took_ms = (time.monotonic() - began) * 1000
     calls = tuple(rollout.calls)
     return _row_result(row, result, error, took_ms, calls), calls

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from osmosis_agent_loop.agent_loop import stub_request
-from osmosis_agent_loop.errors import AgentLoopValidationError
+from osmosis_agent_loop.agent_loop import returned_tools, stub_request
+from osmosis_agent_loop.errors import AgentLoopError, AgentLoopValidationError
 from osmosis_agent_loop.schemas import OpenAIFunctionToolSchema, RolloutRequest
-from osmosis_core.errors import describe
 
 _WARNINGS = ("UNKNOWN_TOOL_TYPE", "MISSING_FUNCTION_DESCRIPTION", "PARAMETERS_TYPE_NOT_OBJECT")
 
@@ -84,10 +83,9 @@ def _tools_issues(
     agent_loop: object, request: RolloutRequest, tools: list[Any]
 ) -> Iterator[ValidationError]:
     try:
-        found = _called(cast("Any", agent_loop).get_tools, request)
-    except Exception as error:  # boundary: user code raises anything
-        text = f"get_tools() raised {type(error).__name__}: {describe(error)}"
-        yield ValidationError("GET_TOOLS_EXCEPTION", text, "get_tools")
+        found = _in_thread(returned_tools(agent_loop, request))
+    except AgentLoopError as error:
+        yield ValidationError("GET_TOOLS_EXCEPTION", f"get_tools() {error}", "get_tools")
         return
     if found is None:
         text = "get_tools() returned None; return a list, empty for no tools"
@@ -159,31 +157,7 @@ def _run_issues(agent_loop: object) -> Iterator[ValidationError]:
         yield ValidationError("RUN_NOT_ASYNC", f"run() is not async; {mend}", "run")
 
 
-def _called(get_tools: Any, request: RolloutRequest) -> Any:
-    """What a plain or an async `get_tools` returns, from inside an event loop too."""
-    found = get_tools(request)
-    if not inspect.isawaitable(found):
-        return found
-
-    async def wait() -> Any:
-        return await found
-
-    return _in_thread(wait())
-
-
 def _in_thread(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    outcome: list[Any] = []
-
-    def run() -> None:
-        try:
-            outcome.append((True, asyncio.run(coroutine)))
-        except Exception as error:  # raised again where it is waited for
-            outcome.append((False, error))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    is_done, value = outcome[0]
-    if not is_done:
-        raise value
-    return value
+    """Its result, inside an event loop too."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()

@@ -41,7 +41,7 @@ class AgentLoopWorkflow(AgentWorkflow[AgentLoopConfig]):
         metadata = dict(ctx.metadata or {})
         asked = metadata.pop(ASKED, None)
         settings = config.settings or get_settings()
-        tools = None
+        tools, rollout.retry = None, settings.client.retry
         if asked is not None:
             tools = unpacked_tools(asked.pop("tools"))
             speak_to_trainer(rollout, settings.client)

@@ -112,6 +112,49 @@ class TestTest:
         event = json.loads(next((tmp_path / "logs").glob("*/test-0.jsonl")).read_text())
         assert (event["ground_truth"], event["execution_mode"]) == ("42", "test")
 
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("sys.exit(3)", "SystemExit: called sys.exit(3)"),
+            ("raise asyncio.CancelledError", "CancelledError: raised CancelledError"),
+        ],
+    )
+    def test_loop_that_exits_or_cancels_itself_is_a_failed_row(self, osmosis, tmp_path, line, said):
+        (tmp_path / "loop.py").write_text(
+            "import asyncio, sys\n"
+            "from osmosis_agent_loop import RolloutAgentLoop\n"
+            "class Odd(RolloutAgentLoop):\n"
+            "    name = 'odd'\n"
+            "    def get_tools(self, request): return []\n"
+            f"    async def run(self, ctx): {line}\n"
+        )
+        done = osmosis("test", "loop", "-d", ROWS, "--policy", "demo", "--limit", 2)
+        assert (done.returncode, done.stderr.count(said)) == (1, 2)
+        assert "0 passed, 2 failed, of 2 rows" in done.stdout
+
+    @pytest.mark.parametrize(
+        ("variable", "value", "said"),
+        [
+            ("CLIENT_MAX_RETRIES", "11", "RolloutClientSettings of the environment: max_retries"),
+            ("CLIENT", "{oops", "RolloutSettings of the environment: error parsing"),
+        ],
+    )
+    def test_variable_out_of_range_is_one_line(self, osmosis, variable, value, said):
+        arguments = "test", "-m", TARGET, "-d", ROWS, "--policy", "demo"
+        done = osmosis(*arguments, **{f"OSMOSIS_ROLLOUT_{variable}": value})
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert said in done.stderr and "pydantic" not in done.stderr
+
+    @pytest.mark.parametrize("command", ["test", "eval run"])
+    def test_settings_say_how_often_the_policy_is_tried(self, osmosis, command):
+        with ScriptedPolicy(Status(500, "away")) as policy:
+            more = ["--no-preflight"] if command == "eval run" else []
+            arguments = "-d" if command == "test" else "--dataset", ROWS, "--limit", 1, *more
+            url = "--base-url", policy.base_url
+            tries = {"OSMOSIS_ROLLOUT_CLIENT_MAX_RETRIES": "0"}
+            osmosis(*command.split(), TARGET, *arguments, *url, **tries)
+        assert len(policy.requests) == 1
+
     @pytest.mark.parametrize("status", [401, 403, 404])
     def test_policy_that_nobody_can_use_ends_the_run(self, osmosis, status, tmp_path):
         with ScriptedPolicy(Status(status)) as policy:
@@ -262,6 +305,37 @@ class TestInteractive:
         assert child.exitstatus == 130
 
 
+GRADED = """
+from osmosis_core import Grader
+from osmosis_agent_loop import RolloutAgentLoop
+class Once(RolloutAgentLoop):
+    name = "once"
+    def get_tools(self, request): return []
+    async def run(self, ctx):
+        messages = list(ctx.request.messages)
+        return ctx.complete([*messages, (await ctx.chat(messages)).message], reward=0.25)
+class Right(Grader):
+    async def grade(self, ctx):
+        for name, sample in ctx.get_samples().items():
+            asked, answered = sample.messages[-2]["content"], sample.messages[-1]["content"]
+            ctx.set_sample_reward(name, len(asked) + float(ctx.label in answered))
+agent_loop = Once()
+"""
+
+
+@pytest.mark.parametrize("backend", ["local", "process"])
+def test_graded_rewards_of_a_loop_are_the_same_on_every_backend(osmosis, tmp_path, backend):
+    (tmp_path / "loop.py").write_text(GRADED)
+    rows = [{"user_prompt": "x" * n, "system_prompt": "s", "ground_truth": "42"} for n in (1, 2)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with ScriptedPolicy("It is 42.") as policy:
+        where = "--base-url", policy.base_url, "--backend", backend, "--no-preflight", "-o", "out"
+        done = osmosis("eval", "run", "loop:agent_loop", "--dataset", "rows.jsonl", *where)
+    assert done.returncode == 0, done.stderr
+    results = map(json.loads, (tmp_path / "out/results.jsonl").read_text().splitlines())
+    assert sorted(result["rewards"]["once"] for result in results) == [2.0, 3.0]
+
+
 def test_eval_run_takes_agent_loops(osmosis, tmp_path):
     rows = [{"messages": [{"role": "user", "content": "What is 6 * 7?"}]}]
     rows[0] |= {"metadata": {"ground_truth": "42"}, "label": "42"}
@@ -271,6 +345,8 @@ def test_eval_run_takes_agent_loops(osmosis, tmp_path):
     summary = json.loads(done.stdout)
     assert summary["name"].startswith("calculator")
     assert summary["samples"]["calculator"]["mean"] == 1.0
+    plain = osmosis("eval", "run", TARGET, "--dataset", "rows.jsonl", "--policy", "demo")
+    assert "no grader in the entrypoint: samples were collected, rewards are" in plain.stdout
 
 
 class TestDatasets:

@@ -111,6 +111,7 @@ class TestInit:
             ({"server_url": "ftp://x"}, "server_url"),
             ({"server_url": "http://169.254.169.254"}, "server_url"),
             ({"messages": "hello"}, "messages"),
+            ({"api_key": "a\nb"}, "api_key"),
             ({"completion_params": None}, "completion_params"),
             ({"metadata": {"x": "y" * 2**20}}, "metadata"),
         ],
@@ -130,7 +131,10 @@ class TestInit:
             ("tools", "returned str; return a list"),
             ([3], "see `osmosis validate`"),
             ([{"type": "function", "function": {"name": "x", "x": object()}}], "not JSON serializ"),
-            (RuntimeError("tool server is away"), "raised RuntimeError: tool server is away"),
+            (RuntimeError("tool server\nis away"), "raised RuntimeError: tool server"),
+            (SystemExit(3), "raised SystemExit: called sys.exit(3)"),
+            (StopIteration(), "raised StopIteration"),
+            (asyncio.CancelledError(), "raised CancelledError"),
         ],
     )
     def test_get_tools_that_raises_or_returns_rubbish_is_500_and_nothing_runs(
@@ -138,7 +142,7 @@ class TestInit:
     ):
         class Wrong(world.Once):
             def get_tools(self, request):
-                if isinstance(tools, Exception):
+                if isinstance(tools, BaseException):
                     raise tools
                 return tools
 
@@ -263,6 +267,13 @@ class TestCompletion:
         }
         assert headers["authorization"] == "Bearer sk-trainer"
 
+    def test_without_a_key_the_trainer_is_not_given_the_environments(self, cluster, monkeypatch):
+        monkeypatch.setenv("OSMOSIS_API_KEY", "sk-environment")
+        served = cluster("42")
+        served.run()
+        for _, headers in (*served.trainer.asked, *served.trainer.completed):
+            assert "authorization" not in headers and "sk-environment" not in str(headers)
+
     def test_loop_sees_the_whole_request(self, cluster):
         seen = []
 
@@ -317,9 +328,10 @@ class TestCompletion:
 
         assert text in cluster(body=wrong).run()["error_message"]
 
-    def test_final_messages_that_are_no_json_are_an_error(self, cluster):
+    @pytest.mark.parametrize("content", [object(), float("nan")])
+    def test_final_messages_that_are_no_json_are_an_error(self, cluster, content):
         async def wrong(ctx):
-            return ctx.complete([{"role": "tool", "content": object()}])
+            return ctx.complete([{"role": "tool", "content": content}])
 
         assert "unusable final messages" in cluster(body=wrong).run()["error_message"]
 

@@ -1,6 +1,7 @@
 """`validate_agent_loop` and `osmosis validate` find every documented mistake, each in a file."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,15 @@ def test_several_loops_in_a_module_are_told_apart_by_name(tmp_path, osmosis):
     done = osmosis("validate", "two.py")
     assert "several agent loops in 'two': agent_loop, other; name module:attr" in done.stderr
     assert done.returncode == 2
+
+
+def test_get_tools_that_exits_is_an_error_of_the_loop(world):
+    class Exits(world.Once):
+        async def get_tools(self, request):
+            sys.exit(4)
+
+    (error,) = validate_agent_loop(Exits()).errors
+    assert (error.code, error.message) == (
+        "GET_TOOLS_EXCEPTION",
+        "get_tools() raised SystemExit: called sys.exit(4)",
+    )

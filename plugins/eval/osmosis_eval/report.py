@@ -103,7 +103,9 @@ def _number(value: float | None) -> str:
 def _lines(summary: dict[str, Any]) -> Iterator[str]:
     rollouts, tokens = summary["rollouts"], summary["tokens"]
     if summary["grader"] is None and summary["target"] is not None:
-        yield "no grader in the entrypoint: samples were collected, nothing was graded"
+        is_graded = any(figures["graded"] for figures in summary["samples"].values())
+        what = "rewards are the agents' own" if is_graded else "nothing was graded"
+        yield f"no grader in the entrypoint: samples were collected, {what}"
     categories = ", ".join(f"{k} {v}" for k, v in rollouts["failed_by_category"].items())
     failed = f"{rollouts['failed']} failed" + (f" ({categories})" if categories else "")
     yield f"rollouts: {rollouts['succeeded']} ok, {failed}, of {rollouts['planned']} planned"

@@ -348,3 +348,20 @@ class TestPolicy:
             (asked,) = policy.requests
         assert asked.headers["authorization"] == wanted
         assert (asked.headers["x-rollout-id"], asked.headers["x-sample-id"]) == ("r-1", "main")
+
+    @pytest.mark.parametrize("protocol", [SINGLE, MULTI, "polling"])
+    async def test_without_a_key_it_is_not_given_the_environments(
+        self, receiver, serve, tmp_path, monkeypatch, protocol
+    ):
+        monkeypatch.setenv("OSMOSIS_API_KEY", "sk-environment")
+        is_polling = protocol == "polling"
+        mode = {} if is_polling else {"callback_protocol": protocol}
+        backend = LocalBackend(workflow=Asks, artifacts_root=tmp_path)
+        with ScriptedPolicy("hello") as policy:
+            async with serve(backend, **mode) as controller:
+                controller.llm_url = policy.base_url
+                urls = {} if is_polling else receiver.urls(graded=False)
+                await controller.submit(controller.body(grade=False, **urls))
+                await controller.until("success")
+            (asked,) = policy.requests
+        assert "sk-environment" not in str(asked.headers)
