@@ -1,6 +1,7 @@
 """The docker command line: asking it, and saying in one line what it lacks."""
 
 import asyncio
+import re
 import shutil
 import subprocess
 from contextlib import suppress
@@ -11,6 +12,7 @@ from osmosis_core import BackendError, ConfigError
 OUTPUT_LIMIT = 16 * 1024 * 1024
 """Bytes kept of each output of a command; a container that prints more is not kept in memory."""
 
+_MANUAL = re.compile(r"(See|Run) 'docker .*--help'")
 _TIMEOUT_SEC = 60.0
 
 
@@ -109,6 +111,7 @@ def check_docker(needs_compose: bool) -> None:
 
 
 def last_line(text: str | None) -> str:
-    """The last line that says something."""
+    """The last line that says something; docker's pointers to its manual do not."""
     lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    said = [line for line in lines if not _MANUAL.match(line)]
+    return said[-1] if said else "it said nothing"

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import shutil
 import uuid
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +207,6 @@ def _forget_loggers(key: str) -> None:
 
 
 def _said(text: str) -> str:
-    """Compose says everything on one line each; the last is what went wrong."""
-    with suppress(ValueError):
-        text = text[text.index("Stdout:") :]
-    return last_line(text)
+    """Of what a failed compose command printed, the last line, which is what went wrong."""
+    printed = text.partition("Stdout:")[2] or text
+    return last_line(printed.replace("Stderr: None", "").rstrip(". \n"))

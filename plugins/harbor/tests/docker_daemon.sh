@@ -81,7 +81,10 @@ start() {
   mkdir -p "$dir"
   unpack_docker "$dir" & local docker=$!
   unpack_compose "$dir" & local compose=$!
-  wait $docker && wait $compose
+  local failed=0 # both are waited for: nothing writes into DIR once this has ended
+  wait $docker || failed=1
+  wait $compose || failed=1
+  [ $failed = 0 ] || exit 1
   start_daemon "$dir"
   docker_cli "$dir" compose version > /dev/null || die "the compose plugin does not run"
   import_base_image "$dir" "$python"

@@ -108,6 +108,12 @@ async def test_container_has_no_network_and_its_limits(kind, task_dir):
     assert "Resource temporarily unavailable" in refused
 
 
+@KINDS
+async def test_container_that_docker_refuses_fails_its_rollout_with_the_reason(kind, task_dir):
+    reported = await ran(asked(), task_dir=task_dir, environment=kind, memory_mb=1)
+    assert "inimum memory limit allowed is" in reported.workflow.err_message
+
+
 TESTS = """#!/bin/bash
 cat /tests/secret.txt
 echo '{"reward": 0.25, "steps": 3}' > /logs/verifier/reward.json

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import weakref
 from dataclasses import replace
-from typing import Any
+from math import inf
+from typing import Any, cast
 
 from osmosis_core import (
     BackendError,
@@ -68,15 +70,16 @@ class ProcessBackend(PlacedBackend):
             text = "a worker imports the script that builds this ProcessBackend, and would build"
             mend = 'put what the script does under `if __name__ == "__main__":`'
             raise ConfigError(f"{text} it again; {mend}")
-        _check(
+        _check_counts(
+            1,
             num_workers=num_workers,
             max_concurrent_per_worker=max_concurrent_per_worker,
             max_rollouts_per_worker=max_rollouts_per_worker,
         )
-        if max_restarts < 0 or grace_sec <= 0:
-            text = f"max_restarts is {max_restarts!r}, grace_sec {grace_sec!r}"
-            raise ConfigError(f"{text}; give 0 or more restarts, and seconds above 0")
-        self.num_workers = num_workers or len(os.sched_getaffinity(0))
+        _check_counts(0, max_restarts=max_restarts)
+        most_mb = inf if max_memory_mb is None else max_memory_mb
+        _check_amounts(grace_sec=grace_sec, max_memory_mb=most_mb)
+        self.num_workers = num_workers or _processors()
         self.default_concurrency = self.num_workers * (max_concurrent_per_worker or _PER_WORKER)
         super().__init__(**options)
         if max_concurrent_per_worker is not None:
@@ -150,10 +153,22 @@ class ProcessBackend(PlacedBackend):
         await self._pool.close()
 
 
-def _check(**numbers: int | None) -> None:
+def _check_counts(least: int, **numbers: object) -> None:
     for name, number in numbers.items():
-        if number is not None and number < 1:
-            raise ConfigError(f"{name} is {number!r}; give 1 or more, or None")
+        if number is not None and not (type(number) is int and number >= least):
+            mend = f"give a whole number of at least {least}"
+            raise ConfigError(f"{name} is {number!r}; {mend}")
+
+
+def _check_amounts(**numbers: object) -> None:
+    for name, number in numbers.items():
+        if type(number) not in (int, float) or not cast(float, number) > 0:
+            raise ConfigError(f"{name} is {number!r}; give a number above 0")
+
+
+def _processors() -> int:
+    """Those that this process may use; where that cannot be asked, all of them."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _limit_sec(phase: Phase) -> float | None:

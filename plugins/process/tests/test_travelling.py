@@ -89,9 +89,23 @@ def test_config_that_cannot_be_pickled_is_refused_with_the_cause():
     assert "cannot pickle '_thread.lock' object" in text and "beside Rude" in text
 
 
-@pytest.mark.parametrize("name", ["num_workers", "max_rollouts_per_worker"])
-def test_numbers_below_one_are_refused(name):
-    assert refusal(**{name: 0}) == f"{name} is 0; give 1 or more, or None"
+COUNTS = ["num_workers", "max_concurrent_per_worker", "max_rollouts_per_worker"]
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("number", [0, 1.5, "two", True])
+def test_what_is_no_count_is_refused(name, number):
+    assert refusal(**{name: number}) == f"{name} is {number!r}; give a whole number of at least 1"
+
+
+@pytest.mark.parametrize("name", ["grace_sec", "max_memory_mb"])
+@pytest.mark.parametrize("number", [0, -1.0, float("nan"), "two"])
+def test_what_is_no_amount_is_refused(name, number):
+    assert refusal(**{name: number}) == f"{name} is {number!r}; give a number above 0"
+
+
+def test_negative_restarts_are_refused():
+    assert "max_restarts is -1; give a whole number of at least 0" in refusal(max_restarts=-1)
 
 
 async def test_config_at_module_level_may_hold_anything(create):

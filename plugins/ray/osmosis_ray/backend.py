@@ -80,13 +80,16 @@ class RayBackend(PlacedBackend):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        _at_least(0, max_restarts=max_restarts)
+        _check_counts(0, max_restarts=max_restarts, max_artifacts_bytes=max_artifacts_bytes)
+        _check_counts(
+            1, num_workers=num_workers, max_concurrent_per_worker=max_concurrent_per_worker
+        )
+        _check_amounts(grace_sec=grace_sec, placement_timeout_sec=placement_timeout_sec)
         self._max_restarts = max_restarts
         self._grace_sec = grace_sec
         self._artifacts_limit = max_artifacts_bytes
         self._shape = _checked_shape("resources", _CPU if resources is None else resources)
         self._shipment = pack_program(self.program)
-        _at_least(1, num_workers=num_workers, max_concurrent_per_worker=max_concurrent_per_worker)
         self._cluster = Cluster(address, runtime_env)
         try:
             if self._cluster.is_own and (why := misfit(dict(self._shape))):
@@ -213,10 +216,17 @@ class RayBackend(PlacedBackend):
         self._cluster.release()
 
 
-def _at_least(least: int, **options: int | None) -> None:
-    for name, value in options.items():
-        if value is not None and value < least:
-            raise ConfigError(f"{name} is {value!r}; give {least} or more")
+def _check_counts(least: int, **numbers: object) -> None:
+    for name, number in numbers.items():
+        if number is not None and not (type(number) is int and number >= least):
+            mend = f"give a whole number of at least {least}"
+            raise ConfigError(f"{name} is {number!r}; {mend}")
+
+
+def _check_amounts(**numbers: object) -> None:
+    for name, number in numbers.items():
+        if type(number) not in (int, float) or not cast(float, number) > 0:
+            raise ConfigError(f"{name} is {number!r}; give a number above 0")
 
 
 def _checked_shape(name: str, resources: Any) -> Shape:

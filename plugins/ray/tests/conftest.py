@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import secrets
 import shutil
+import sys
 import tempfile
 import warnings
 from collections import defaultdict
@@ -12,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # `patience`
 QUIET = {"log_to_driver": False, "configure_logging": False}
 
 if importlib.util.find_spec("ray") is None:  # test_plugin.py says so
-    files = Path(__file__).parent.glob("test_*.py")
+    files = HERE.glob("test_*.py")
     collect_ignore = [file.name for file in files if file.name != "test_plugin.py"]
 
 
@@ -25,17 +28,6 @@ def unclosed_processes():
     with warnings.catch_warnings(action="ignore", category=ResourceWarning):
         yield
         gc.collect()
-
-
-def patiently(start):
-    """Start a node; Ray gives up after 30 s, which a machine with much to do may need twice."""
-    for _ in range(4):
-        try:
-            return start()
-        except Exception as error:
-            if "timed out during startup" not in str(error):
-                raise
-    return start()
 
 
 @pytest.fixture(scope="session")
@@ -61,12 +53,13 @@ def quiet_ray(ray_folder):
 @pytest.fixture(scope="module")
 def cluster(ray_folder, quiet_ray):
     """This process is connected to a cluster with 8 CPUs and 4 seats."""
+    import patience  # noqa: F401 - makes Ray wait
     import ray
 
     memory = 100 * 2**20
     options = {"resources": {"seat": 4}, "object_store_memory": memory, "_temp_dir": ray_folder}
     options |= {"num_cpus": 8, "include_dashboard": False}
-    patiently(lambda: ray.init(address="local", **options, **QUIET))
+    ray.init(address="local", **options, **QUIET)
     yield
     with unclosed_processes():
         ray.shutdown()
@@ -75,12 +68,13 @@ def cluster(ray_folder, quiet_ray):
 @pytest.fixture(scope="module")
 def head(ray_folder, quiet_ray):
     """A cluster whose head hosts nothing and is where this process is."""
+    import patience  # noqa: F401 - makes Ray wait
     import ray
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": ray_folder}
     with unclosed_processes():
-        cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         ray.init(address=cluster.address, **QUIET)
         yield cluster
         ray.shutdown()
@@ -90,10 +84,7 @@ def head(ray_folder, quiet_ray):
 @pytest.fixture
 def nodes(head):
     """Add nodes with `add_node(**what_it_has)`; they are gone after the test."""
-    add = head.add_node
-    head.add_node = lambda **options: patiently(lambda: add(**options))
     yield head
-    head.add_node = add
     for node in list(head.worker_nodes):
         head.remove_node(node)
 

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,11 @@ from osmosis_core import ConfigError
 from osmosis_core.testing import conformance_workflows as programs
 from osmosis_ray import RayBackend
 
-START = """
-import asyncio, os
+START = f"""
+import asyncio, os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
-import ray
+import patience, ray
 from osmosis_core import ExecutionRequest
 from osmosis_core.testing import conformance_workflows as programs
 from osmosis_ray import RayBackend
@@ -31,7 +33,7 @@ def children():
     mine = [p for p in os.listdir("/proc") if p.isdigit() and p != str(os.getpid())]
     def is_ours(pid):
         try:
-            return os.environ["MARK"].encode() in Path(f"/proc/{pid}/environ").read_bytes()
+            return os.environ["MARK"].encode() in Path("/proc", pid, "environ").read_bytes()
         except OSError:
             return False
     return [pid for pid in mine if is_ours(pid)]
@@ -41,11 +43,14 @@ def children():
 def python(code, **env):
     env = {**os.environ, "MARK": f"mark-{os.urandom(8).hex()}", **env}
     command = [sys.executable, "-W", "error", "-c", START + code]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=240, check=False
+    )
     return (done.stdout + done.stderr).strip().splitlines()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_own_cluster_ends_with_the_last_backend_that_uses_it_and_leaves_nothing():
     code = """
 async def main():
@@ -70,6 +75,7 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_connection_that_is_there_is_used_and_kept():
     code = """
 ray.init(address="local", num_cpus=3, logging_level="error", include_dashboard=False)
@@ -102,6 +108,22 @@ def test_address_where_nobody_listens_is_refused_within_seconds():
 def test_address_of_another_form_is_refused(address):
     with pytest.raises(ConfigError, match="is none of 'host:port', 'auto' and 'local'"):
         RayBackend(workflow=programs.Answers, address=address)
+
+
+NO_NUMBERS = {
+    "num_workers": (0, 1.5, "two"),
+    "max_restarts": (-1, "two"),
+    "max_artifacts_bytes": (-1, 0.5),
+    "grace_sec": (0, -1.0, float("nan"), "two"),
+    "placement_timeout_sec": (-1, "two"),
+}
+WRONG = [(name, value) for name, values in NO_NUMBERS.items() for value in values]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_what_is_no_number_for_it_is_refused_before_there_is_a_cluster(name, value):
+    with pytest.raises(ConfigError, match=f"{name} is {value!r}; give a "):
+        RayBackend(workflow=programs.Answers, **{name: value})
 
 
 def test_address_auto_without_a_cluster_is_refused(monkeypatch, tmp_path):

@@ -19,7 +19,7 @@ from osmosis_ray import RayBackend
 
 ROOT = Path(__file__).parents[3]
 OSMOSIS = Path(sys.executable).with_name("osmosis")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class SaysWhere(AgentWorkflow):
@@ -144,6 +144,6 @@ async def rewards_of_example(folder, *place):
     process = await asyncio.create_subprocess_exec(
         *command, *options, output, *place, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    out, err = await asyncio.wait_for(process.communicate(), 90)
+    out, err = await asyncio.wait_for(process.communicate(), 200)
     assert process.returncode == 0, err.decode()
     return json.loads(out)["rewards"]
