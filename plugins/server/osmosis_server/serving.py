@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from osmosis_core import ConfigError
+from osmosis_server.collecting import ShortCollections
 from osmosis_server.security import is_loopback
 
 if TYPE_CHECKING:
@@ -101,10 +101,11 @@ async def _serve(app: FastAPI, listener: socket.socket, on_ready: Callable[[], N
     async with app.router.lifespan_context(app) as state:
         server = _Server(app, state or {})
         ending = _Ending(server, app.state.service)
-        with ending.on_signals():
-            gc.freeze()  # what was imported need not be searched at each collection
+        with ending.on_signals(), ShortCollections(ending.is_idle) as collections:
+            keeping = asyncio.create_task(collections.keep())
             on_ready()
             await server.serve([listener, *(listener.dup() for _ in range(_ACCEPTORS - 1))])
+            keeping.cancel()
         return ending.exit_code
 
 
@@ -163,6 +164,11 @@ class _Ending:
         finally:
             for number in _EXIT_CODES:
                 loop.remove_signal_handler(number)
+
+    def is_idle(self) -> bool:
+        """Whether no rollout waits or runs."""
+        stats = self._service.stats()
+        return not (stats.queued or stats.running)
 
     def _ask(self, code: int) -> None:
         if self._draining is not None:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class Protocol(ABC):
     """One way of speaking with controllers over the shared service.
 
-    The service calls `settle` with each result before it is journalled, then `deliveries` or
-    `result_body`; what they return is journalled together with the result, so that it survives a
-    restart byte for byte.
+    The service calls `settle` with each result before it is journalled, then `workflow_done`,
+    `rollout_done` and `result_body`; what they return is journalled together with the result, so
+    that it survives a restart byte for byte.
     """
 
     name: str
