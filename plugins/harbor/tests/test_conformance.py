@@ -7,6 +7,8 @@ from osmosis_harbor import HarborBackend
 from osmosis_harbor.owner import state_dir
 
 
+# A command that is cancelled in the sandbox may leave its pipes to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 class TestHarborBackend(BackendConformance):
     crowd = 8
     many = 40

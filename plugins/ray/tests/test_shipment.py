@@ -45,10 +45,10 @@ def project(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(before))
 
     def packed(config):
-        (tmp_path / "agents.py").write_text(AGENTS + config)
+        (tmp_path / "speakers.py").write_text(AGENTS + config)
         (tmp_path / "helper.py").write_text("ANSWER = 'as on the host'\n")
         forget()
-        shipment = pack_program(load_entrypoint(str(tmp_path / "agents.py")).program)
+        shipment = pack_program(load_entrypoint(str(tmp_path / "speakers.py")).program)
         forget()
         sys.path[:] = before
         return shipment
@@ -58,7 +58,7 @@ def project(tmp_path, monkeypatch):
 
 
 def forget():
-    for name in ("agents", "helper"):
+    for name in ("speakers", "helper"):
         sys.modules.pop(name, None)
 
 

@@ -130,7 +130,9 @@ def said(*messages):
 
 @pytest.mark.parametrize("workflow", [Strands, LangGraph, OpenAIAgents])
 async def test_a_rollout_of_each_framework_is_three_steps(roll_out, saved, workflow):
-    files = await saved(await roll_out(workflow, ASKS, "it is 5"))
+    result = await roll_out(workflow, ASKS, "it is 5")
+    assert result.err_message is None
+    files = await saved(result)
     first, second, third = files["trajectory.json"]["steps"]
     assert (first["source"], first["message"]) == ("user", "2 + 3?")
     assert second["tool_calls"] == [
