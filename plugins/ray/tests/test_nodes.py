@@ -75,15 +75,24 @@ async def check_each_once(tasks):
         yield reported
 
 
+def workers_of(node):
+    raylet = node.all_processes["raylet"][0].process.pid
+    return Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()
+
+
 async def test_killed_node_loses_and_doubles_nothing(nodes):
-    """A worker goes on for seconds until it notices; there is work for longer than that."""
+    """A machine that dies takes its workers with it; alone, they would go on for seconds."""
     first, _ = nodes.add_node(num_cpus=1), nodes.add_node(num_cpus=1)
     one = backend(num_workers=2)
     await run(one, request("first", metadata={"sec": 0}))
     await until(lambda: one.health()["workers"]["ready"] == 2, 120)
     tasks = rollouts(one, 400)
     await until(lambda: any(task.done() for task in tasks), 120)
+    workers = workers_of(first)
     nodes.remove_node(first, allow_graceful=False)
+    for worker in workers:
+        with suppress(ProcessLookupError):
+            os.kill(int(worker), signal.SIGKILL)
     nodes.add_node(num_cpus=1)
     done = [reported async for reported in check_each_once(tasks)]
     await one.shutdown()
